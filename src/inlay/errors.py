@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong, each kind with its exit code; and the two doors that raise it for names and extras."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class InlayError(Exception):
+    """An error the user can act on: what is wrong, what was found, what to do."""
+
+    exit_code = 1
+
+
+class UsageError(InlayError):
+    """The request makes no sense: a wrong flag, an unknown name, a file that would be overwritten."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A setting outside its range, or two settings that contradict each other."""
+
+
+class ShapeError(InlayError):
+    """A tensor of the wrong shape at the door of a room."""
+
+    exit_code = 2
+
+
+class VideoError(InlayError):
+    """A video that cannot be read or written."""
+
+    exit_code = 3
+
+
+class TokenFileError(InlayError):
+    """A token file that is damaged, cut short, of another version, or not one at all."""
+
+    exit_code = 4
+
+
+class MissingError(InlayError):
+    """Weights or an optional package that are not here."""
+
+    exit_code = 5
+
+
+def pick(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """The entry called `name`, or an error that lists the choices and the nearest one.
+
+    >>> pick("fill", "hold", {"hold": 1, "linear": 2})
+    1
+    """
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UsageError(f"unknown {kind} {name!r}{hint} (choices: {', '.join(table)})")
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import an optional package, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if error.name is not None and error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        package = module.split(".")[0]
+        raise MissingError(f"{package} is not installed; run: pip install 'inlay[{extra}]'") from error

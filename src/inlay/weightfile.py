@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors and their description <-> one safetensors file; fp16, or 8 bits a number with a scale a row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.errors import ConfigError, MissingError, UsageError
+
+SCALE = "::scale"  # the row scales of an 8-bit tensor stand beside it under its name and this suffix
+STORED = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What a weight file holds: float32 tensors, the description they were saved with, and their identity."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+    hash: str
+
+
+def save_weights(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, stored: str = "fp16") -> None:
+    """Write atomically. `stored`: fp32, fp16, bf16, or int8 (matrices only; the rest stays fp16)."""
+    from safetensors.torch import save_file
+
+    if stored not in (*STORED, "int8"):
+        raise ConfigError(f"weights are stored as fp32, fp16, bf16 or int8; got {stored!r}")
+    packed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        t = tensor.detach().float().cpu().contiguous()
+        if stored == "int8" and t.ndim >= 2:
+            packed[name], packed[name + SCALE] = _to_int8(t)
+        else:
+            packed[name] = t.to(STORED.get(stored, torch.float16))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    os.close(handle)
+    try:
+        save_file(packed, part, metadata={"inlay": json.dumps(dict(meta), sort_keys=True)})
+        Path(part).chmod(0o644)
+        Path(part).replace(path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+def load_weights(path: Path) -> Weights:
+    """Read a file written by `save_weights`; every tensor comes back as float32."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise MissingError(f"no weights at {path}; give another path, or train them: inlay train --help")
+    try:
+        with safe_open(path, framework="pt") as file:
+            raw = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
+            meta = json.loads((file.metadata() or {}).get("inlay", "{}"))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UsageError(f"{path} is not a readable safetensors file ({error}); fetch or copy it again") from error
+    tensors = {
+        name: t.float() * raw[name + SCALE].float() if name + SCALE in raw else t.float()
+        for name, t in raw.items()
+        if not name.endswith(SCALE)
+    }
+    return Weights(tensors=tensors, meta=meta, hash=hash_weights(raw))
+
+
+def fill_module(module: torch.nn.Module, weights: Weights, *, source: str) -> None:
+    """Load into a module, or say which tensor is missing, superfluous, or of the wrong shape."""
+    want = module.state_dict()
+    for name in sorted(want.keys() | weights.tensors.keys()):
+        if name not in weights.tensors:
+            raise UsageError(f"{source}: tensor {name} is missing; the file belongs to another network")
+        if name not in want:
+            raise UsageError(f"{source}: tensor {name} has no place in this network; the file belongs to another one")
+        have, need = tuple(weights.tensors[name].shape), tuple(want[name].shape)
+        if have != need:
+            raise UsageError(f"{source}: tensor {name} has shape {have}, the network needs {need}")
+    module.load_state_dict(weights.tensors)
+
+
+def hash_weights(tensors: Mapping[str, Tensor]) -> str:
+    """A short digest of names, shapes, types and bytes: the identity of a set of weights on any machine."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        t = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}|{t.dtype}|{tuple(t.shape)}|".encode())
+        digest.update(t.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _to_int8(t: Tensor) -> tuple[Tensor, Tensor]:
+    rows = t.flatten(1)
+    scale = (rows.abs().amax(1).clamp_min(1e-12) / 127).to(torch.float32)
+    q = (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
+    return q.view_as(t), scale.view(-1, *[1] * (t.ndim - 1))
