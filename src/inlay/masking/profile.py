@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calibration learnt about a backbone, as a file: the usual tau, the scores, and which tau keeps how much."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from inlay.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Side table of one backbone with one set of weights."""
+
+    backbone: str
+    weight_hash: str
+    tau: float  # the default threshold
+    score_mean: float = 0.0  # of latent-l1 against the last kept latent
+    score_std: float = 0.0
+    taus: tuple[float, ...] = ()  # increasing, with the keep rate each gave on the calibration set
+    keep_rates: tuple[float, ...] = ()
+    data: str = ""  # what it was measured on
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "taus", tuple(self.taus))
+        object.__setattr__(self, "keep_rates", tuple(self.keep_rates))
+        if len(self.taus) != len(self.keep_rates):
+            raise ConfigError(
+                f"a profile pairs each tau with a keep rate; got {len(self.taus)}, {len(self.keep_rates)}"
+            )
+
+    @property
+    def selectivity(self) -> float:
+        """Coefficient of variation of the scores: how well one threshold can tell still from moving."""
+        return self.score_std / self.score_mean if self.score_mean else 0.0
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @staticmethod
+    def load(path: Path) -> Profile:
+        try:
+            return Profile(**json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path} is not a profile ({error}); make one again with: inlay calibrate") from error
