@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LIT's size, its positions, its windows, and its weight file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from inlay.errors import ConfigError, ShapeError, UsageError
+from inlay.fill import Lit, LitConfig, load_lit, paper, paper_small, plus, save_lit, tiled
+from inlay.fill.lit import rope_tables, rotate
+from inlay.fill.tiles import starts
+
+
+def parameters(config: LitConfig) -> float:
+    with torch.device("meta"):
+        return sum(p.numel() for p in Lit.build(config).parameters()) / 1e6
+
+
+def test_sizes_are_those_of_the_text() -> None:
+    assert parameters(paper()) == pytest.approx(8.01, abs=0.01)
+    assert parameters(paper_small()) == pytest.approx(2.68, abs=0.01)
+    assert parameters(plus()) < 6
+
+
+def test_rotation_tells_only_the_offset() -> None:
+    q, k = torch.randn(2, 1, 1, 1, 24)
+    cos, sin = rope_tables((10,), (24,), q)
+
+    def score(i: int, j: int) -> torch.Tensor:
+        return (rotate(q, (cos[i : i + 1], sin[i : i + 1])) * rotate(k, (cos[j : j + 1], sin[j : j + 1]))).sum()
+
+    torch.testing.assert_close(score(1, 4), score(6, 9))
+    assert not torch.isclose(score(1, 4), score(1, 5))
+
+
+def test_two_axes_have_tables_of_their_own() -> None:
+    cos, sin = rope_tables((2, 3), (12, 12), torch.zeros(1))
+    assert cos.shape == sin.shape == (6, 12)
+    assert torch.equal(cos[0], torch.ones(12))
+    assert torch.equal(cos[1, :6], torch.ones(6))  # (y, x) = (0, 1): only the x half turns
+    assert (cos[1, 6:] < 1).any()
+
+
+def test_windows_cover_and_blend_to_one() -> None:
+    assert starts(90, 32, 8)[-1] + 32 == 90
+    z, keep = torch.randn(1, 2, 3, 21, 34), torch.ones(1, 3, 21, 34).bool()
+    same = tiled(lambda z, keep, tau: z, z, keep, torch.zeros(1), window=12, overlap=8)
+    torch.testing.assert_close(same, z)
+
+
+def test_shift_by_a_window_shifts_plus() -> None:
+    """Inside, `plus` sees windows only: moving the picture by a whole window moves the answer."""
+    lit = Lit.build(LitConfig(channels=4, width=64, heads=2, blocks=1, window=4, grid=64)).eval()
+    torch.nn.init.normal_(lit.out_proj.weight)
+    z, keep = torch.randn(1, 4, 3, 8, 24), torch.rand(1, 3, 8, 24) < 0.5
+    keep[:, 0] = True
+    with torch.inference_mode():
+        a = lit(z, keep, 0.3)
+        b = lit(z.roll(4, -1), keep.roll(4, -1), 0.3).roll(-4, -1)
+    torch.testing.assert_close(a[..., 4:16], b[..., 4:16], rtol=1e-4, atol=1e-4)
+
+
+def test_weight_file_round_trip_and_refusals(tmp_path: Path) -> None:
+    lit = Lit.build(LitConfig(kind="paper", channels=4, width=48, heads=2, blocks=1)).eval().requires_grad_(False)
+    save_lit(tmp_path / "lit.safetensors", lit, {"note": "x"}, stored="fp32")
+    back = load_lit(tmp_path / "lit.safetensors")
+    z, keep = torch.randn(1, 4, 3, 5, 5), torch.rand(1, 3, 5, 5) < 0.6
+    assert torch.equal(back(z, keep), lit(z, keep))
+    save_lit(tmp_path / "small.safetensors", lit, stored="int8")
+    small = load_lit(tmp_path / "small.safetensors")
+    error = (small(z, keep) - lit(z, keep)).norm() / lit(z, keep).norm()
+    assert 0 < error < 0.03
+    assert small.weight_hash != back.weight_hash
+    raw = (tmp_path / "lit.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(UsageError, match="not a readable safetensors file"):
+        load_lit(tmp_path / "cut.safetensors")
+    other = Lit.build(replace(lit.config, width=96))
+    from inlay.weightfile import fill_module, load_weights
+
+    with pytest.raises(UsageError, match=r"tensor in_proj.bias has shape \(48,\), the network needs \(96,\)"):
+        fill_module(other, load_weights(tmp_path / "lit.safetensors"), source="lit.safetensors")
+
+
+def test_settings_and_shapes_are_checked() -> None:
+    with pytest.raises(UsageError, match="unknown LIT"):
+        LitConfig(kind="big")
+    with pytest.raises(ConfigError, match="head size"):
+        LitConfig(width=100, heads=3)
+    with pytest.raises(ShapeError, match="not of one grid"):
+        Lit.build(LitConfig(channels=4, width=64, heads=2))(torch.zeros(1, 4, 2, 3, 3), torch.ones(1, 2, 3, 4).bool())
