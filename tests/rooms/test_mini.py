@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mini's own parts: the block transform, the shift in time, the weight file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from inlay.backbones import Mini, MiniConfig, load_backbone, tiny
+from inlay.backbones.mini import BlockDCT, shift_time
+from inlay.errors import ConfigError
+from inlay.weightfile import save_weights
+
+
+def test_block_transform_is_orthonormal_and_inverts() -> None:
+    dct = BlockDCT()
+    torch.testing.assert_close(dct.basis @ dct.basis.t(), torch.eye(192), rtol=0, atol=1e-5)
+    x = torch.rand(2, 3, 8, 16, 24) * 2 - 1
+    torch.testing.assert_close(dct.inverse(dct.forward(x), 2), x, rtol=0, atol=1e-5)
+
+
+def test_shift_reads_the_slot_before() -> None:
+    h = torch.arange(2 * 3 * 4.0).view(6, 4, 1, 1)  # 2 clips of 3 slots, 4 channels
+    out, last = shift_time(h, 3, 1, None)
+    assert out[:, 0].flatten().tolist() == [0, 0, 4, 12, 12, 16]
+    assert torch.equal(out[:, 1:], h[:, 1:])
+    assert last.flatten().tolist() == [8, 20]
+
+
+def test_weights_travel_by_file(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    mini = Mini(tiny()).eval()
+    meta = {"config": asdict(mini.config), "latent_mean": [0.5] * 16, "latent_std": [2.0] * 16}
+    save_weights(tmp_path / "mini.safetensors", mini.state_dict(), meta, stored="fp32")
+    back = load_backbone("mini", weights=tmp_path / "mini.safetensors")
+    x = torch.rand(1, 3, 5, 16, 16)
+    with torch.inference_mode():
+        assert torch.equal(back.encode(x), mini.encode(x))
+    assert back.spec.latent_std == (2.0,) * 16
+    assert back.spec.weight_hash == load_backbone("mini", weights=tmp_path / "mini.safetensors").spec.weight_hash
+
+
+def test_untrained_is_the_same_everywhere() -> None:
+    a, b = load_backbone("mini-untrained"), load_backbone("mini-untrained")
+    assert a.spec == b.spec
+
+
+def test_bfloat16_is_close() -> None:
+    x = torch.rand(1, 3, 5, 32, 32) * 2 - 1
+    with torch.inference_mode():
+        a = load_backbone("mini-untrained").encode(x)
+        b = load_backbone("mini-untrained", dtype=torch.bfloat16).encode(x.bfloat16())
+    assert b.dtype == torch.bfloat16
+    assert ((a - b.float()).norm() / a.norm()).item() < 0.05
+
+
+def test_shape_of_the_network_is_checked() -> None:
+    with pytest.raises(ConfigError, match="shift is the share"):
+        MiniConfig(shift=0.8)
+
+
+def test_slots_together_and_one_by_one_agree() -> None:
+    mini = load_backbone("mini-untrained")
+    x = torch.rand(2, 3, 17, 32, 40) * 2 - 1
+    with torch.inference_mode():
+        z = mini.encode(x)
+        together, state = mini.encoder(torch.cat([x[:, :, :1].expand(-1, -1, 3, -1, -1), x], 2), None)
+        torch.testing.assert_close(together, z, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(mini.decoder(z, None)[0][:, :, 3:], mini.decode(z), rtol=1e-4, atol=1e-4)
+    assert [s.shape[1] for s in state] == [8, 8]
