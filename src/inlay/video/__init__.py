@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and pipes in, `Video` out, and back: decode, encode, resize, crop, frame rate and times; clips made by code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+_DOORS = {  # public name -> the module that holds it; opened on first use, and PyAV only when a file is
+    "Geometry": "inlay.video.geometry",
+    "VideoReader": "inlay.video.reader",
+    "open_video": "inlay.video.reader",
+    "read_video": "inlay.video.reader",
+    "VideoWriter": "inlay.video.writer",
+    "write_video": "inlay.video.writer",
+    "check_target": "inlay.video.target",
+}
+
+__all__ = [
+    "Geometry",
+    "VideoReader",
+    "VideoWriter",
+    "check_target",
+    "open_video",
+    "read_video",
+    "synthetic",
+    "write_video",
+]
+
+if TYPE_CHECKING:
+    from inlay.video import synthetic
+    from inlay.video.geometry import Geometry
+    from inlay.video.reader import VideoReader, open_video, read_video
+    from inlay.video.target import check_target
+    from inlay.video.writer import VideoWriter, write_video
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "synthetic":
+        return import_module("inlay.video.synthetic")
+    if name not in _DOORS:
+        raise AttributeError(f"module 'inlay.video' has no attribute {name!r}")
+    return getattr(import_module(_DOORS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An `Input` in, decoded frames out, one by one; damage is an error, or with keep_going a note."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from inlay.errors import VideoError
+from inlay.video.pixels import check_pixels
+from inlay.video.source import Input, pyav
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.packet import Packet
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+log = logging.getLogger("inlay.video")
+
+
+class Decoder:
+    """Walks once over the frames of an input."""
+
+    def __init__(self, source: Input, *, keep_going: bool) -> None:
+        self.input = source
+        self.keep_going = keep_going
+        self.count = 0
+        self._wrong: str | None = None
+        self.container = source.container()
+        try:
+            self.stream = video_stream(self.container, source.name)
+        except VideoError:
+            self.container.close()
+            raise
+        self.stream.thread_type = "AUTO"
+
+    def close(self) -> None:
+        self.container.close()
+
+    @property
+    def damage(self) -> str | None:
+        """What was wrong with the input so far, and how much could be read nonetheless."""
+        return None if self._wrong is None else f"{self.input.name}: {self._wrong}; {self.count} frames could be read"
+
+    def frames(self) -> Iterator[VideoFrame]:
+        for packet in self._packets():
+            for frame in self._decode(packet):
+                self.count += 1
+                yield frame
+        if missing := self.input.shortfall():
+            self._note(f"cut short: {missing}")
+        if self.count == 0:
+            raise VideoError(f"{self.input.name}: no frame could be decoded; the file is damaged or holds no picture")
+        if self.damage is not None:
+            log.warning(self.damage)
+
+    def _packets(self) -> Iterator[Packet | None]:
+        """All packets; the last one, empty or None, makes the decoder hand out the frames it still holds."""
+        packets = self.container.demux(self.stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except (pyav().FFmpegError, OSError) as error:
+                self._note(f"cannot be read on: {error.strerror or error}")
+                yield None
+                return
+            if packet is None:
+                return
+            yield packet
+
+    def _decode(self, packet: Packet | None) -> list[VideoFrame]:
+        av = pyav()
+        check_pixels(self.stream.width, self.stream.height, self.input.name)
+        if packet is not None and packet.is_corrupt:
+            self._note("holds a damaged packet")
+        try:
+            return self.stream.decode(None) if packet is None else packet.decode()
+        except (av.FFmpegError, OSError) as error:
+            self._note(f"cannot be decoded: {error.strerror or error}")
+            return []
+
+    def _note(self, wrong: str) -> None:
+        """Damage: an error, or with keep_going something to remember."""
+        missing = self.input.shortfall()  # the cause, where a decoder only sees the effect
+        self._wrong = self._wrong or (f"cut short: {missing}" if missing else wrong)
+        if not self.keep_going:
+            raise VideoError(f"{self.damage}; fetch the file again, or use these with keep_going (--keep-going)")
+
+
+def video_stream(container: InputContainer, name: str) -> VideoStream:
+    """The default video stream, or the first; the cover picture of a song is none."""
+    kind = pyav().stream.Disposition
+    streams = [s for s in container.streams.video if not s.disposition & kind.attached_pic]
+    known = [s for s in streams if s.codec_context is not None]
+    if known:
+        return max(known, key=lambda s: bool(s.disposition & kind.default))
+    if streams:
+        raise VideoError(f"{name}: holds video that this build of PyAV has no decoder for; convert it to mp4")
+    found = " and ".join(sorted({s.type for s in container.streams if s.type != "video"})) or "nothing"
+    raise VideoError(f"{name}: holds no video, only {found}; name a file with moving pictures")

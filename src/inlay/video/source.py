@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A path, a pipe or a file object in, an open PyAV container out; and the name by which errors call it."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from inlay.errors import MissingError, UsageError, VideoError
+from inlay.video.promise import needs_seeking, promised_bytes
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from av.container import InputContainer
+
+Source = str | os.PathLike[str] | BinaryIO
+
+HEAD_BYTES = 1 << 16  # enough to see the first boxes of an mp4, whose order tells whether a pipe can be decoded
+
+
+def pyav() -> ModuleType:
+    """PyAV, imported when the first file is opened: the rest of the room works without it."""
+    try:
+        import av
+    except ImportError as error:
+        raise MissingError("PyAV is not installed, and video files need it; run: pip install av") from error
+    return av
+
+
+class Tap:
+    """What PyAV reads a pipe through: remembers the head, counts the bytes, never closes the owner's file."""
+
+    def __init__(self, stream: Any, head: bytes = b"") -> None:
+        self.stream = stream
+        self.head = head
+        self.count = 0
+        self.ended = False
+
+    def read(self, size: int = -1) -> bytes:
+        if self.count < len(self.head):
+            data = (
+                self.head[self.count : self.count + size] if size >= 0 else self.head[self.count :] + self.stream.read()
+            )
+        else:
+            data = self.stream.read(size)
+        self.count += len(data)
+        self.ended = self.ended or (not data and size != 0)
+        return data
+
+
+class SeekableTap:
+    """The same for a file object that can seek; the place it stood at counts as the beginning."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self.start = stream.tell()
+        self.size = stream.seek(0, os.SEEK_END) - self.start
+        self.seek(0)
+
+    def read(self, size: int = -1) -> bytes:
+        return self.stream.read(size)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self.stream.seek(offset + (self.start if whence == os.SEEK_SET else 0), whence) - self.start
+
+    def tell(self) -> int:
+        return self.stream.tell() - self.start
+
+
+class Input:
+    """An input that is there, is not empty, and can be opened as a container: twice, if it can seek."""
+
+    def __init__(self, source: Source) -> None:
+        self._closing: list[Any] = []
+        self.tap: Tap | SeekableTap | None = None
+        self.path: Path | None = None
+        self._promised: int | None = None
+        self._have = 0
+        if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
+            self.name = os.fspath(source)
+            self._take_path(Path(source))
+        elif isinstance(source, str | os.PathLike):
+            self.name = "standard input"
+            if sys.stdin.isatty():
+                raise UsageError("standard input is a terminal; pipe a video into it, or name a file")
+            self._take_stream(sys.stdin.buffer)
+        else:
+            if not hasattr(source, "read"):
+                raise UsageError(f"a video source is a path, '-' or a binary file object; got {type(source).__name__}")
+            self.name = str(getattr(source, "name", "the stream"))
+            self._take_stream(source)
+
+    @property
+    def seekable(self) -> bool:
+        return not isinstance(self.tap, Tap)
+
+    def container(self) -> InputContainer:
+        """A container at the beginning of the input."""
+        av = pyav()
+        try:
+            if self.path is not None:
+                # the prefix keeps a colon in a file name from being read as a protocol
+                return av.open(f"file:{self.path}", "r", options={"protocol_whitelist": "file"})
+            if isinstance(self.tap, SeekableTap):
+                self.tap.seek(0)
+            return av.open(self.tap, "r")
+        except (av.FFmpegError, OSError, ValueError, UnicodeError) as error:
+            raise VideoError(self._why_not(error)) from error
+
+    def shortfall(self) -> str | None:
+        """How much of the input is missing by its own account, or None. For a pipe: known once it has ended."""
+        have = self._have
+        if isinstance(self.tap, Tap):
+            if not self.tap.ended:
+                return None
+            have = self.tap.count
+        if self._promised is None or self._promised <= have:
+            return None
+        return f"its header promises {self._promised:,} bytes or more, {have:,} are there"
+
+    def close(self) -> None:
+        while self._closing:
+            self._closing.pop().close()
+
+    def _take_path(self, path: Path) -> None:
+        try:
+            if not path.exists():
+                raise VideoError(f"{self.name}: there is no such file")
+            if path.is_dir():
+                raise VideoError(f"{self.name}: is a folder, not a video; name a file in it")
+            if path.is_file():
+                with path.open("rb") as file:
+                    self._measure(file, path.stat().st_size)
+                self.path = path
+                return
+            pipe = path.open("rb")
+        except (OSError, ValueError) as error:
+            raise VideoError(f"{self.name}: cannot be opened: {_reason(error)}") from error
+        self._closing.append(pipe)
+        self._take_stream(pipe)
+
+    def _take_stream(self, stream: BinaryIO) -> None:
+        try:
+            if stream.seekable():
+                self.tap = SeekableTap(stream)
+                self._measure(self.tap, self.tap.size)
+                return
+            head = _read_fully(stream, HEAD_BYTES)
+            if needs_seeking(head):
+                self.tap = self._spool(head, stream)
+                self._measure(self.tap, self.tap.size)
+            else:
+                self.tap = Tap(stream, head)
+                self._measure(io.BytesIO(head), len(head))
+        except OSError as error:
+            raise VideoError(f"{self.name}: cannot be read: {_reason(error)}") from error
+
+    def _measure(self, file: Any, size: int) -> None:
+        """Once and at the start: later the place in the file is the decoder's."""
+        if size == 0:
+            raise VideoError(f"{self.name}: is empty (0 bytes)")
+
+        def peek(offset: int, count: int) -> bytes:
+            file.seek(offset)
+            return file.read(count)
+
+        self._promised, self._have = promised_bytes(peek), size
+
+    def _spool(self, head: bytes, stream: BinaryIO) -> SeekableTap:
+        # an mp4 whose table of contents comes last cannot be decoded from a pipe; disk keeps the memory bounded
+        spool = tempfile.TemporaryFile(prefix="inlay-")  # noqa: SIM115 - closed in close()
+        self._closing.append(spool)
+        spool.write(head)
+        shutil.copyfileobj(stream, spool, 1 << 20)
+        spool.seek(0)
+        return SeekableTap(spool)
+
+    def _why_not(self, error: Exception) -> str:
+        missing = self.shortfall()
+        if missing is not None:
+            return f"{self.name}: cut short before its table of contents: {missing}; fetch it again"
+        av = pyav()
+        if isinstance(error, av.error.InvalidDataError | EOFError | ValueError):
+            return f"{self.name}: not a video this build of PyAV can read; check it with: ffprobe, or convert it to mp4"
+        return f"{self.name}: cannot be opened: {_reason(error)}"
+
+
+def _read_fully(stream: Any, size: int) -> bytes:
+    parts = io.BytesIO()
+    while parts.tell() < size and (data := stream.read(size - parts.tell())):
+        parts.write(data)
+    return parts.getvalue()
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
