@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens in, bytes out, and back: token files (`*.inlay`). FORMAT.md is the written specification."""
+
+from __future__ import annotations
+
+from inlay.container.chunk import as_stored
+from inlay.container.header import FileHeader
+from inlay.container.quantise import choose_steps, dequantise, quantise, round_steps
+from inlay.container.reader import TokenReader
+from inlay.container.reader import open_tokens as open
+from inlay.container.summary import FileSummary, summary, verify
+from inlay.container.writer import TokenWriter, save, to_bytes
+
+__all__ = [
+    "FileHeader",
+    "FileSummary",
+    "TokenReader",
+    "TokenWriter",
+    "as_stored",
+    "choose_steps",
+    "dequantise",
+    "open",
+    "quantise",
+    "round_steps",
+    "save",
+    "summary",
+    "to_bytes",
+    "verify",
+]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokens of one chunk in, its bytes out, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inlay.container.header import FileHeader
+from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, MAX_CELLS, MAX_SLOTS, MAX_VALUES, ChunkHead, seal
+from inlay.container.mask import pack_mask, unpack_mask
+from inlay.container.q8 import pack_q8, unpack_q8
+from inlay.container.quantise import choose_steps, dequantise, quantise, round_steps
+from inlay.errors import TokenFileError, UsageError, pick
+from inlay.types import Span, Tokens, VideoInfo
+
+Mask = NDArray[np.bool_]
+
+MOST_NUMBERS_PER_BYTE = 4096  # q8: the surest symbol of the narrowest table still costs 1/250 of a bit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """How values become bytes: what they are rounded to, and the two directions."""
+
+    as_stored: Callable[[Tensor, Tensor | None], Tensor]
+    pack: Callable[[Tensor, Mask, Tensor | None], bytes]
+    unpack: Callable[[bytes, Mask, int], Tensor]
+    value_bytes: int | None  # of one number; None where that depends on the data
+
+
+def _raw(dtype: torch.dtype) -> Precision:
+    size, whole = dtype.itemsize, f"<i{dtype.itemsize}"
+    bits = torch.int16 if size == 2 else torch.int32
+
+    def as_stored(values: Tensor, steps: Tensor | None) -> Tensor:
+        rounded = values.to(dtype)
+        if not bool(rounded.isfinite().all()):
+            most = float(values.abs().max())
+            raise UsageError(f"value {most:g} is beyond the range of {dtype}; save with precision fp32, bf16 or q8")
+        return rounded.float()
+
+    def pack(values: Tensor, mask_THW: Mask, steps: Tensor | None) -> bytes:
+        return as_stored(values, steps).to(dtype).view(bits).numpy().astype(whole).tobytes()
+
+    def unpack(data: bytes, mask_THW: Mask, channels: int) -> Tensor:
+        numbers = np.frombuffer(data, dtype=whole).astype(whole[1:]).reshape(-1, channels)
+        values = torch.from_numpy(numbers).view(dtype).float()
+        if not bool(values.isfinite().all()):
+            raise TokenFileError("a value is not a finite number")
+        return values
+
+    return Precision(as_stored=as_stored, pack=pack, unpack=unpack, value_bytes=size)
+
+
+def _steps(values: Tensor, steps: Tensor | None) -> Tensor:
+    return choose_steps(values) if steps is None else round_steps(steps, values.shape[1])
+
+
+def _q8_as_stored(values: Tensor, steps: Tensor | None) -> Tensor:
+    chosen = _steps(values, steps)
+    return dequantise(quantise(values, chosen), chosen)
+
+
+def _q8_pack(values: Tensor, mask_THW: Mask, steps: Tensor | None) -> bytes:
+    return pack_q8(values, mask_THW, _steps(values, steps))
+
+
+STORAGE = {
+    "fp32": _raw(torch.float32),
+    "fp16": _raw(torch.float16),
+    "bf16": _raw(torch.bfloat16),
+    "q8": Precision(as_stored=_q8_as_stored, pack=_q8_pack, unpack=unpack_q8, value_bytes=None),
+}
+
+
+def as_stored(tokens: Tokens, *, steps: Tensor | None = None) -> Tokens:
+    """The tokens as a reader will get them: float32 on the CPU, rounded as `tokens.recipe.precision` says."""
+    storage = pick("precision", tokens.recipe.precision, STORAGE)
+    parts = [replace(part, values=storage.as_stored(_plain(part.values), steps)) for part in tokens.chunks()]
+    joined = Tokens.join(parts)
+    return replace(joined, mask=joined.mask.cpu(), seconds=_times(joined))
+
+
+def pack_chunk(tokens: Tokens, number: int, *, precision: str, steps: Tensor | None = None) -> tuple[ChunkHead, bytes]:
+    """One chunk as (head, all its bytes); `tokens` has one span."""
+    (span,) = tokens.spans
+    mask_THW = tokens.mask.cpu().numpy()
+    if span.slots > MAX_SLOTS or mask_THW.size > MAX_CELLS or mask_THW.size * tokens.channels > MAX_VALUES:
+        raise UsageError(
+            f"a chunk of {span.slots:,} slots, {mask_THW.size:,} cells and {tokens.channels} channels is more than "
+            f"the format allows ({MAX_SLOTS:,} slots, {MAX_CELLS:,} cells); encode the video in shorter chunks"
+        )
+    seconds = _times(tokens)
+    times = b"" if seconds is None else seconds.numpy().astype("<f8").tobytes()
+    mask = pack_mask(mask_THW)
+    values = pick("precision", precision, STORAGE).pack(_plain(tokens.values), mask_THW, steps)
+    head = ChunkHead(
+        number=number,
+        key=span.key,
+        times=seconds is not None,
+        slots=span.slots,
+        frames=span.frames,
+        tokens=len(tokens),
+        mask_bytes=len(mask),
+        value_bytes=len(values),
+    )
+    return head, seal(head.pack() + times + mask + values)
+
+
+def _plain(values: Tensor) -> Tensor:
+    plain = values.detach().float().cpu()
+    if not bool(plain.isfinite().all()):
+        raise UsageError(
+            "token values hold NaN or infinite numbers; a token file does not, so find out where they arise"
+        )
+    return plain
+
+
+def _times(tokens: Tokens) -> Tensor | None:
+    if tokens.seconds is None:
+        return None
+    seconds = tokens.seconds.detach().double().cpu()
+    if not bool(seconds.isfinite().all()):
+        raise UsageError("presentation times hold NaN or infinite numbers")
+    return seconds
+
+
+def check_head(head: ChunkHead, header: FileHeader) -> str | None:
+    """Why this head cannot be true in a file with this header; None if it can. Nothing is allocated before."""
+    cells = head.slots * header.rows * header.columns
+    size = STORAGE[header.recipe.precision].value_bytes
+    if not 1 <= head.slots <= MAX_SLOTS or cells > MAX_CELLS or cells * header.channels > MAX_VALUES:
+        return f"promises {head.slots} slots of {header.rows} x {header.columns} cells, more than the format allows"
+    if not 1 <= head.frames <= head.slots * header.recipe.time_stride:
+        return f"promises {head.frames} frames in {head.slots} slots"
+    if head.tokens > cells:
+        return f"promises {head.tokens} tokens in {cells} cells"
+    if size is None and head.tokens * header.channels > MOST_NUMBERS_PER_BYTE * head.value_bytes:
+        return (
+            f"has {head.value_bytes} bytes for {head.tokens} tokens of {header.channels} channels, too few to hold them"
+        )
+    if size is not None and head.value_bytes != head.tokens * header.channels * size:
+        return f"has {head.value_bytes} bytes for {head.tokens} tokens of {header.channels} {header.recipe.precision}"
+    return None
+
+
+def unpack_chunk(data: bytes, head: ChunkHead, header: FileHeader) -> Tokens:
+    """The inverse of `pack_chunk`; checksum and head have been checked."""
+    at = CHUNK_HEAD_BYTES
+    seconds = None
+    if head.times:
+        seconds = torch.from_numpy(np.frombuffer(data, "<f8", head.frames, at).astype(np.float64))
+        if not bool(seconds.isfinite().all()):
+            raise TokenFileError("a presentation time is not a finite number")
+        at += head.time_bytes
+    mask_THW = unpack_mask(data[at : at + head.mask_bytes], (head.slots, header.rows, header.columns))
+    kept = int(mask_THW.sum())
+    if kept != head.tokens:
+        raise TokenFileError(f"the mask keeps {kept} cells, the head promises {head.tokens} tokens")
+    at += head.mask_bytes
+    storage = STORAGE[header.recipe.precision]
+    values = storage.unpack(data[at:-CRC_BYTES], mask_THW, header.channels)
+    return Tokens(
+        values=values,
+        mask=torch.from_numpy(mask_THW),
+        info=VideoInfo(width=header.width, height=header.height, fps=header.frame_rate, frames=head.frames),
+        recipe=header.recipe,
+        spans=(Span(slots=head.slots, frames=head.frames, key=head.key),),
+        seconds=seconds,
+    )

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a token file says of itself, in, JSON under a checksum out, and back; every field is checked on the way in."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import inlay
+from inlay.container import layout
+from inlay.errors import TokenFileError
+from inlay.types import PRECISIONS, Recipe
+
+MAX_SIDE = 1 << 16  # pixels
+MAX_GRID_MARGIN = 64  # cells a backbone may pad a frame by, along each side of the grid
+MAX_CHANNELS = 1 << 12
+MAX_STRIDE = 1 << 8
+MAX_TEXT = 200
+_COUNTS = 1 << 53  # what JSON readers everywhere hold exactly
+_RATE = re.compile(r"[1-9][0-9]{0,17}/[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileHeader:
+    """The JSON header. `frames`, `chunks` and `file_bytes` are None in a file that was never finished."""
+
+    width: int
+    height: int
+    frame_rate: Fraction
+    rows: int
+    columns: int
+    channels: int
+    recipe: Recipe
+    frames: int | None = None
+    chunks: int | None = None
+    file_bytes: int | None = None
+    version: str = f"{layout.MAJOR}.{layout.MINOR}"  # of the format; stands before the JSON, not in it
+    library_version: str = inlay.__version__
+    created_by: str = "inlay"
+
+    def pack(self) -> bytes:
+        """The beginning of a file, as long whether the counts are known or not: they are filled in at the end."""
+        room = 3 * len("1234567890123") + len(self._json(blank=True))
+        text = self._json().ljust(room).encode()
+        return layout.seal(layout.pack_prefix(len(text)) + text)
+
+    def _json(self, *, blank: bool = False) -> str:
+        r, rate = self.recipe, self.frame_rate
+        fields = {
+            "backbone": r.backbone,
+            "weight_hash": r.weight_hash,
+            "grid": [self.rows, self.columns],
+            "channels": self.channels,
+            "time_stride": r.time_stride,
+            "space_stride": r.space_stride,
+            "width": self.width,
+            "height": self.height,
+            "frame_rate": f"{rate.numerator}/{rate.denominator}",
+            "frames": None if blank else self.frames,
+            "chunks": None if blank else self.chunks,
+            "file_bytes": None if blank else self.file_bytes,
+            "tau": "infinite" if math.isinf(r.tau) else float(r.tau),
+            "criterion": r.criterion,
+            "reference": r.reference,
+            "precision": r.precision,
+            "fill": r.fill,
+            "library_version": self.library_version,
+            "created_by": self.created_by,
+        }
+        return json.dumps(fields, separators=(",", ":"), allow_nan=False)
+
+    @staticmethod
+    def unpack(text: bytes, *, version: str = f"{layout.MAJOR}.{layout.MINOR}") -> FileHeader:
+        fields = _Fields(_parse(text))
+        height, width = fields.whole("height", MAX_SIDE), fields.whole("width", MAX_SIDE)
+        space_stride = fields.whole("space_stride", MAX_STRIDE)
+        rows, columns = fields.grid()
+        for name, cells, side in (("rows", rows, height), ("columns", columns, width)):
+            most = -(-side // space_stride) + MAX_GRID_MARGIN
+            if cells > most:
+                raise TokenFileError(f"the header promises {cells} {name} for {side} pixels, at most {most} make sense")
+        return FileHeader(
+            width=width,
+            height=height,
+            frame_rate=fields.rate(),
+            rows=rows,
+            columns=columns,
+            channels=fields.whole("channels", MAX_CHANNELS),
+            recipe=fields.recipe(space_stride),
+            frames=fields.count("frames"),
+            chunks=fields.count("chunks"),
+            file_bytes=fields.count("file_bytes"),
+            version=version,
+            library_version=fields.text("library_version"),
+            created_by=fields.text("created_by"),
+        )
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text.decode(), parse_constant=_refuse, object_pairs_hook=_no_twins)
+    except (ValueError, RecursionError) as error:
+        raise TokenFileError(f"the header is not the JSON it should be: {str(error)[:MAX_TEXT]}") from error
+    if not isinstance(found, dict):
+        raise TokenFileError(f"the header should be a JSON object; found {type(found).__name__}")
+    return found
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key appears twice")
+    return found
+
+
+class _Fields:
+    """Header fields by name, each of the type and in the range it should be."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self._found = found
+
+    def _get(self, name: str) -> Any:
+        if name not in self._found:
+            raise TokenFileError(f"the header has no {name!r}; fetch the file again, or ask its maker")
+        return self._found[name]
+
+    def _wrong(self, name: str, wanted: str) -> TokenFileError:
+        return TokenFileError(f"the header's {name!r} should be {wanted}; found {ascii(self._found[name])[:80]}")
+
+    def whole(self, name: str, largest: int) -> int:
+        value = self._get(name)
+        if type(value) is not int or not 1 <= value <= largest:
+            raise self._wrong(name, f"a whole number from 1 to {largest}")
+        return value
+
+    def count(self, name: str) -> int | None:
+        return None if self._get(name) is None else self.whole(name, _COUNTS)
+
+    def text(self, name: str) -> str:
+        value = self._get(name)
+        if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable():
+            raise self._wrong(name, f"printable text of at most {MAX_TEXT} characters")
+        return value
+
+    def grid(self) -> tuple[int, int]:
+        value = self._get("grid")
+        sides = value if isinstance(value, list) else []
+        if len(sides) != 2 or not all(type(n) is int and 1 <= n <= MAX_SIDE for n in sides):
+            raise self._wrong("grid", "[rows, columns]")
+        if sides[0] * sides[1] > layout.MAX_CELLS:
+            raise self._wrong("grid", f"at most {layout.MAX_CELLS:,} cells")
+        return sides[0], sides[1]
+
+    def rate(self) -> Fraction:
+        value = self._get("frame_rate")
+        if not isinstance(value, str) or not _RATE.fullmatch(value):
+            raise self._wrong("frame_rate", 'a fraction such as "30000/1001"')
+        return Fraction(value)
+
+    def recipe(self, space_stride: int) -> Recipe:
+        tau = self._get("tau")
+        if tau == "infinite":
+            tau = math.inf
+        elif type(tau) not in (int, float) or not 0 <= tau <= sys.float_info.max:
+            raise self._wrong("tau", 'a number from 0, or "infinite"')
+        if self._get("precision") not in PRECISIONS:
+            raise self._wrong("precision", f"one of {', '.join(PRECISIONS)}")
+        return Recipe(
+            backbone=self.text("backbone"),
+            weight_hash=self.text("weight_hash"),
+            tau=float(tau),
+            criterion=self.text("criterion"),
+            reference=self.text("reference"),
+            precision=self.text("precision"),
+            fill=self.text("fill"),
+            time_stride=self.whole("time_stride", MAX_STRIDE),
+            space_stride=space_stride,
+        )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole numbers of tokens already coded in, a guess at the next ones and at their spread, out; whole numbers only.
+
+Legend: N tokens, C channels, F features (neighbours), M modes (0: first token of its cell, 1: the cell has a past).
+The rules here are what FORMAT.md fixes: encoder and decoder both follow them. How weights are chosen is in fit.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inlay.container.coder import TABLES, square_width
+from inlay.container.neighbours import FEATURES, OWN_SLOT, Neighbours
+
+Ints = NDArray[np.int64]
+
+MODES = 2
+MODE_FEATURES = (len(OWN_SLOT), FEATURES)  # a cell without a past has no use for the slot before
+WEIGHT_ONE = 64  # a weight of 1.0
+BOUND = 1 << 23  # guesses are clipped to this, so that no file can make the arithmetic overflow
+ENERGY_WEIGHTS = (2, 2, 1, 1, 2)  # left, above, above right, above left; the same cell's last token
+LEVELS = (4, 6, 8, 10, 12, 14, 16, 19, 22, 26, 32)  # energies (16 is one width) that part the contexts
+CONTEXTS = len(LEVELS) + 2  # context 0: nothing around to judge by
+
+
+def _gain(table: int) -> int:
+    """65536 times the 1/16ths of this table's width in one step."""
+    return isqrt((20480 << 32) // square_width(table))
+
+
+_GAINS = np.array([_gain(table) for table in range(TABLES)], dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """What one chunk tells the decoder about its numbers."""
+
+    centres: Ints  # [C] subtracted before anything else
+    weights: Ints  # [M, F, C] or [M, F, 1], in 64ths
+    base: Ints  # [M, C] table of each channel
+    shift: Ints  # [CONTEXTS] added to it
+
+    def guess(self, past: Ints, around: Ints, mode: Ints) -> Ints:
+        """[n, C]: the weighted neighbours; `past` [N + 1, C] are the numbers so far, `around` [n, F] which of them."""
+        weighted = (past[around] * self.weights[mode]).sum(axis=1)
+        return np.clip((weighted + WEIGHT_ONE // 2) >> 6, -BOUND, BOUND)
+
+    def energy(self, residual: Ints, mode: Ints) -> Ints:
+        """[n, C]: the size of residuals in 1/16ths of their channel's width, at most 255."""
+        return np.minimum((np.abs(residual) * _GAINS[self.base[mode]]) >> 16, 255)
+
+    def tables(self, context: Ints, mode: Ints) -> Ints:
+        """[n, C]: the table each number is coded with."""
+        return np.clip(self.base[mode] + self.shift[context], 0, TABLES - 1)
+
+
+def contexts(energies: Ints, around: Ints) -> Ints:
+    """[n, C]: the mean energy around, 3 parts the channel's own and 5 parts that of all, sorted into levels.
+
+    `energies` [N + 1, C] has zeros in its last row; `around` [n, 5] are the tokens that ENERGY_WEIGHTS weigh.
+    """
+    parts = np.array(ENERGY_WEIGHTS, dtype=np.int64)
+    none, channels = len(energies) - 1, energies.shape[1]
+    count = ((around < none) * parts).sum(axis=1)[:, None]
+    own = (energies[around] * parts[:, None]).sum(axis=1)
+    everyone = own.sum(axis=1, keepdims=True)
+    mean = (3 * channels * own + 5 * everyone) // (8 * channels * np.maximum(count, 1))
+    return np.where(count > 0, 1 + np.searchsorted(LEVELS, mean, side="right"), 0)
+
+
+def energy_sources(near: Neighbours) -> Ints:
+    """[N, 5]: the tokens whose energy a token looks at."""
+    hold = near.last[:, len(OWN_SLOT)]
+    return np.concatenate([near.fresh, hold[:, None]], axis=1)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole numbers [N, C] and their mask in, bytes out, and back: prediction, contexts, range coding, wave by wave."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inlay.container.coder import TABLES, SymbolDecoder, SymbolEncoder, reach
+from inlay.container.fit import fit
+from inlay.container.neighbours import FEATURES, Neighbours, neighbours
+from inlay.container.predict import CONTEXTS, MODE_FEATURES, MODES, Ints, Model, contexts, energy_sources
+from inlay.container.quantise import LARGEST, dequantise, quantise
+from inlay.errors import TokenFileError
+
+_HEAD = struct.Struct("<II")  # weight sets (1, or one a channel); escapes
+_LARGEST_ESCAPE = 1 << 24
+
+_REACH = np.array([reach(table) for table in range(TABLES)], dtype=np.int64)
+
+
+def pack_q8(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor) -> bytes:
+    """The value section of a chunk; `steps` as `round_steps` gives them."""
+    numbers = quantise(values, steps).numpy().astype(np.int64)
+    if len(numbers) == 0:
+        return b""
+    near = neighbours(mask_THW)
+    model, residual, tables = fit(numbers, near)
+    widest = _REACH[tables]
+    escaped = np.abs(residual) > widest
+    symbols = np.where(escaped, 2 * widest + 1, residual + widest).astype(np.int32)
+    encoder = SymbolEncoder()
+    for start, end in pairwise([0, *near.ends]):
+        wave = near.order[start:end]
+        encoder.bells(symbols[wave].ravel(), tables[wave].ravel())
+    escapes = residual[near.order][escaped[near.order]].astype("<i4")
+    head = _HEAD.pack(model.weights.shape[2], len(escapes))
+    return head + _pack_steps(steps) + _pack_model(model) + escapes.tobytes() + encoder.words()
+
+
+def unpack_q8(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Tensor:
+    """[N, C] float32: the inverse of `pack_q8`, bit for bit on every machine."""
+    if not mask_THW.any():
+        return torch.zeros(0, channels)
+    near = neighbours(mask_THW)
+    sets, count = _HEAD.unpack(_take(data, 0, _HEAD.size))
+    if sets not in (1, channels):
+        raise TokenFileError(f"a chunk has 1 weight set or {channels}; found {sets}")
+    at = _HEAD.size
+    steps = _unpack_steps(_take(data, at, 2 * channels))
+    at += 2 * channels
+    model_bytes = _model_bytes(channels, sets)
+    model = _unpack_model(_take(data, at, model_bytes), channels, sets)
+    at += model_bytes
+    escapes = np.frombuffer(_take(data, at, 4 * count), dtype="<i4").astype(np.int64)
+    if count and int(np.abs(escapes).max()) > _LARGEST_ESCAPE:
+        raise TokenFileError(f"an escaped number is larger than {_LARGEST_ESCAPE}")
+    numbers = _decode(SymbolDecoder(data[at + 4 * count :]), escapes, model, near)
+    return dequantise(torch.from_numpy(numbers), steps)
+
+
+def _decode(decoder: SymbolDecoder, escapes: Ints, model: Model, near: Neighbours) -> Ints:
+    n, channels = len(near.order), len(model.centres)
+    past, energies = np.zeros((2, n + 1, channels), dtype=np.int64)
+    mode, sources, used = near.seen.astype(np.int64), energy_sources(near), 0
+    for start, end in pairwise([0, *near.ends]):
+        wave = near.order[start:end]
+        m = mode[wave]
+        tables = model.tables(contexts(energies, sources[wave]), m)
+        symbols = decoder.bells(tables.ravel()).reshape(tables.shape)
+        widest = _REACH[tables]
+        residual = symbols - widest
+        escaped = symbols == 2 * widest + 1
+        found = int(escaped.sum())
+        if used + found > len(escapes):
+            raise TokenFileError(f"the chunk uses more escaped numbers than the {len(escapes)} it holds")
+        residual[escaped] = escapes[used : used + found]
+        used += found
+        past[wave] = model.guess(past, near.last[wave], m) + residual
+        energies[wave] = model.energy(residual, m)
+    if used != len(escapes):
+        raise TokenFileError(f"the chunk holds {len(escapes)} escaped numbers and uses {used}")
+    numbers = past[:n] + model.centres
+    if int(np.abs(numbers).max()) > LARGEST:
+        raise TokenFileError(f"a number is larger than {LARGEST}")
+    return numbers
+
+
+def _take(data: bytes, at: int, size: int) -> bytes:
+    if at + size > len(data):
+        raise TokenFileError(f"the value section ends early: {at + size} bytes needed, {len(data)} found")
+    return data[at : at + size]
+
+
+def _pack_steps(steps: Tensor) -> bytes:
+    """The upper halves of float32: exact, as `round_steps` left the lower halves zero."""
+    return (steps.numpy().astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+
+
+def _unpack_steps(data: bytes) -> Tensor:
+    steps = (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+    if not bool(((steps >= 2.0**-126) & (steps <= 2.0**100)).all()):
+        raise TokenFileError("a quantiser step is not a positive number from 1e-37 to 1e30")
+    return torch.from_numpy(steps.copy())
+
+
+def _model_bytes(channels: int, sets: int) -> int:
+    return 2 * channels + sum(MODE_FEATURES) * sets + MODES * channels + CONTEXTS
+
+
+def _pack_model(model: Model) -> bytes:
+    rows = [model.weights[m, :features].astype("i1").tobytes() for m, features in enumerate(MODE_FEATURES)]
+    tail = model.base.astype("u1").tobytes() + model.shift.astype("i1").tobytes()
+    return model.centres.astype("<i2").tobytes() + b"".join(rows) + tail
+
+
+def _unpack_model(data: bytes, channels: int, sets: int) -> Model:
+    centres = np.frombuffer(data, dtype="<i2", count=channels).astype(np.int64)
+    at = 2 * channels
+    weights = np.zeros((MODES, FEATURES, sets), dtype=np.int64)
+    for m, features in enumerate(MODE_FEATURES):
+        row = np.frombuffer(data, dtype="i1", count=features * sets, offset=at)
+        weights[m, :features] = row.reshape(features, sets)
+        at += features * sets
+    base = np.frombuffer(data, dtype="u1", count=MODES * channels, offset=at).astype(np.int64)
+    at += MODES * channels
+    if int(base.max()) >= TABLES:
+        raise TokenFileError(f"there are {TABLES} tables; the chunk asks for number {int(base.max())}")
+    shift = np.frombuffer(data, dtype="i1", count=CONTEXTS, offset=at).astype(np.int64)
+    return Model(centres=centres, weights=weights, base=base.reshape(MODES, channels), shift=shift)

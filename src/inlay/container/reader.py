@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A token file in, tokens out: all of them, chunk by chunk, or any one chunk; damage is reported, never passed on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import TracebackType
+
+from inlay.container.chunk import unpack_chunk
+from inlay.container.header import FileHeader
+from inlay.container.layout import ChunkHead, sealed
+from inlay.container.scan import contents, read_head
+from inlay.container.source import ByteSource, Source
+from inlay.errors import TokenFileError, UsageError
+from inlay.types import Recipe, Tokens, VideoInfo
+
+_CURE = "fetch the file again, or read its intact part with --keep-going (keep_going=True)"
+
+
+def open_tokens(path: Source, *, keep_going: bool = False) -> Tokens:
+    """Read a whole token file: a path, bytes, or a binary file.
+
+    A damaged file is refused; with `keep_going` its intact chunks are read, and the losses go to the log.
+    """
+    with TokenReader(path, keep_going=keep_going) as reader:
+        tokens = Tokens.join(list(reader))
+    for problem in reader.problems:
+        logging.getLogger(__name__).warning("%s: %s", reader.name, problem)
+    return tokens
+
+
+class TokenReader:
+    """An open token file.
+
+    with TokenReader("clip.inlay") as reader:
+        print(reader.info, len(reader))   # VideoInfo, number of chunks
+        tokens = reader.read(7)           # one chunk; only its bytes are read
+        for tokens in reader: ...         # all chunks, one in memory at a time
+
+    With `keep_going` damaged chunks are passed over and `problems` says which. A chunk that continues a lost one cannot
+    be decoded either, so it is passed over too.
+    """
+
+    def __init__(self, path: Source, *, keep_going: bool = False) -> None:
+        self.keep_going = keep_going
+        self._source = ByteSource(path)
+        self.name = self._source.name
+        try:
+            self._contents = contents(self._source)
+            losses = self._contents.losses
+            if losses and not keep_going:
+                raise TokenFileError(f"{losses[0]}; {_CURE}")
+            if not self._contents.entries:
+                raise TokenFileError(f"not one chunk is intact ({'; '.join(losses)}); fetch the file again")
+        except TokenFileError as error:
+            self.close()
+            raise self._named(error) from error
+        except BaseException:
+            self.close()
+            raise
+        self.problems: list[str] = [*losses, *self._contents.notes]
+
+    def __enter__(self) -> TokenReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._source.close()
+
+    @property
+    def header(self) -> FileHeader:
+        return self._contents.header
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.header.recipe
+
+    @property
+    def info(self) -> VideoInfo:
+        """The video; its frames are those of the chunks that are here."""
+        frames = sum(e.frames for e in self._contents.entries)
+        return VideoInfo(width=self.header.width, height=self.header.height, fps=self.header.frame_rate, frames=frames)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._source.size
+
+    def __len__(self) -> int:
+        """Chunks that can be asked for."""
+        return len(self._contents.entries)
+
+    def head(self, i: int) -> ChunkHead:
+        """What chunk `i` says of itself; its data are not read."""
+        try:
+            return read_head(self._source, self._contents.entries[self._index(i)], self.header)
+        except TokenFileError as error:
+            raise self._chunk_error(i, error) from error
+
+    def read(self, i: int) -> Tokens:
+        """The tokens of chunk `i`, counted from 0; negative numbers count from the end."""
+        entry, head = self._contents.entries[self._index(i)], self.head(i)
+        try:
+            data = self._source.read(entry.offset, entry.length)
+            if not sealed(data):
+                raise TokenFileError("fails its checksum")
+            return unpack_chunk(data, head, self.header)
+        except TokenFileError as error:
+            raise self._chunk_error(i, error) from error
+
+    def __iter__(self) -> Iterator[Tokens]:
+        whole, timed = -1, None  # the number of the last chunk handed out; whether it has presentation times
+        for i, entry in enumerate(self._contents.entries):
+            try:
+                if not entry.key and entry.number != whole + 1:
+                    raise self._chunk_error(i, TokenFileError("continues a chunk that is lost"))
+                tokens = self.read(i)
+                if timed not in (None, tokens.seconds is not None):
+                    raise self._chunk_error(i, TokenFileError("differs from the others in having presentation times"))
+            except TokenFileError as error:
+                if not self.keep_going:
+                    raise
+                self.problems.append(str(error).removeprefix(f"{self.name}: "))
+                continue
+            whole, timed = entry.number, tokens.seconds is not None
+            yield tokens
+        if whole < 0:
+            raise TokenFileError(f"{self.name}: not one chunk is intact; fetch the file again")
+
+    def _index(self, i: int) -> int:
+        n = len(self)
+        if not -n <= i < n:
+            raise UsageError(f"{self.name} has chunks 0 to {n - 1}; asked for {i}")
+        return i % n
+
+    def _chunk_error(self, i: int, error: TokenFileError) -> TokenFileError:
+        header, number = self.header, self._contents.entries[self._index(i)].number + 1
+        cure = "" if self.keep_going else f"; {_CURE}"
+        return TokenFileError(f"{self.name}: chunk {number} of {header.chunks or '?'}: {error}{cure}")
+
+    def _named(self, error: TokenFileError) -> TokenFileError:
+        return TokenFileError(f"{self.name}: {error}")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of a token file in, a list of its chunks out: through the index, or chunk by chunk if it is damaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inlay.container.chunk import check_head
+from inlay.container.header import FileHeader
+from inlay.container.layout import (
+    CHUNK_HEAD_BYTES,
+    CHUNK_MARKER,
+    CRC_BYTES,
+    FOOTER_BYTES,
+    INDEX_MARKER,
+    PREFIX_BYTES,
+    ChunkHead,
+    Entry,
+    sealed,
+    unpack_footer,
+    unpack_index,
+    unpack_prefix,
+)
+from inlay.container.source import SEARCH_BLOCK, ByteSource
+from inlay.errors import TokenFileError
+
+SEARCH_BUDGET = 4  # times the file's size, and a bit: bytes that a search for chunks may read in vain
+
+
+@dataclass(kw_only=True)
+class Contents:
+    """The chunks that a file has, and what is wrong with it."""
+
+    header: FileHeader
+    entries: list[Entry]
+    losses: list[str] = field(default_factory=list)  # tokens are missing, or bytes are too many
+    notes: list[str] = field(default_factory=list)  # the index had to be rebuilt; all tokens are there
+
+
+def read_header(source: ByteSource) -> tuple[FileHeader, int]:
+    """(header, where the first chunk begins)."""
+    version, json_bytes = unpack_prefix(source.read(0, PREFIX_BYTES))
+    end = PREFIX_BYTES + json_bytes + CRC_BYTES
+    data = source.read(0, end)
+    if len(data) < end:
+        raise TokenFileError(f"the file ends inside its header, after {len(data)} of {end} bytes; fetch it again")
+    if not sealed(data):
+        raise TokenFileError("the header fails its checksum; fetch the file again")
+    return FileHeader.unpack(data[PREFIX_BYTES:-CRC_BYTES], version=version), end
+
+
+def contents(source: ByteSource) -> Contents:
+    """Everything there is to know before a chunk is decoded."""
+    header, first = read_header(source)
+    entries = _from_index(source, header, first)
+    if entries is not None:
+        return Contents(header=header, entries=entries)
+    found = _from_chunks(source, header, first)
+    _compare(found, header, source.size)
+    return found
+
+
+def read_head(source: ByteSource, entry: Entry, header: FileHeader) -> ChunkHead:
+    """The head of a chunk, which must say what the index says and what the header allows."""
+    head = ChunkHead.unpack(source.read(entry.offset, CHUNK_HEAD_BYTES))
+    if head is None:
+        raise TokenFileError("has a damaged head")
+    problem = check_head(head, header)
+    if problem is None and Entry.of(head, entry.offset) != entry:
+        problem = "is not the chunk that the index promises"
+    if problem is not None:
+        raise TokenFileError(problem)
+    return head
+
+
+def _from_index(source: ByteSource, header: FileHeader, first: int) -> list[Entry] | None:
+    """None where the index is missing, damaged, or at odds with the header."""
+    footer = unpack_footer(source.read(max(source.size - FOOTER_BYTES, 0), FOOTER_BYTES))
+    if footer is None:
+        return None
+    offset, length = footer
+    if offset + length + FOOTER_BYTES != source.size:
+        return None
+    entries = unpack_index(source.read(offset, length), first, offset)
+    if not entries or (header.frames, header.chunks, header.file_bytes) != (
+        sum(e.frames for e in entries),
+        len(entries),
+        source.size,
+    ):
+        return None
+    return entries
+
+
+def _from_chunks(source: ByteSource, header: FileHeader, first: int) -> Contents:
+    """Walk from chunk to chunk; after a damaged head, look for the next intact one."""
+    found = Contents(header=header, entries=[])
+    at, budget = first, SEARCH_BUDGET * source.size + 256 * SEARCH_BLOCK
+    while at < source.size and len(found.entries) != header.chunks and budget >= 0:
+        head = ChunkHead.unpack(source.read(at, CHUNK_HEAD_BYTES))
+        if head is None or not _plausible(head, found, header):
+            if source.read(at, len(INDEX_MARKER)) == INDEX_MARKER:
+                break
+            at = source.find(CHUNK_MARKER, at + 1)
+            budget -= SEARCH_BLOCK
+            if at < 0:
+                break
+        elif at + head.length <= source.size and sealed(source.read(at, head.length)):
+            found.entries.append(Entry.of(head, at))
+            at += head.length
+        else:
+            budget -= head.length
+            whole = at + head.length <= source.size
+            at = at + head.length if whole else source.find(CHUNK_MARKER, at + 1)
+            if at < 0:
+                break
+    return found
+
+
+def _plausible(head: ChunkHead, found: Contents, header: FileHeader) -> bool:
+    """Could this be a chunk that follows those found?"""
+    after = found.entries[-1].number if found.entries else -1
+    before = header.chunks if header.chunks is not None else head.number + 1
+    return after < head.number < before and check_head(head, header) is None
+
+
+def _compare(found: Contents, header: FileHeader, size: int) -> None:
+    """Hold what was found against what the header promises."""
+    numbers = [e.number for e in found.entries]
+    if header.chunks is None or header.frames is None or header.file_bytes is None:
+        found.losses.append(f"the file was never finished; it has {len(numbers)} intact chunks")
+        return
+    lost = sorted(set(range(min(header.chunks, (numbers[-1] if numbers else -1) + 2))) - set(numbers))
+    promise = f"the header promises {header.file_bytes:,} bytes, the file has {size:,}"
+    if len(numbers) < header.chunks:
+        which = lost[0] if lost else len(numbers)
+        state = "is missing or damaged" if size >= header.file_bytes else "is cut off or damaged"
+        found.losses.append(f"chunk {which + 1} of {header.chunks} {state} ({len(numbers)} are intact); {promise}")
+    elif sum(e.frames for e in found.entries) != header.frames:
+        frames = sum(e.frames for e in found.entries)
+        found.losses.append(f"the header promises {header.frames:,} frames, the chunks have {frames:,}")
+    elif size > header.file_bytes:
+        found.losses.append(f"{size - header.file_bytes:,} bytes follow the end; {promise}")
+    else:
+        found.notes.append("the index is missing or damaged; it was rebuilt from the chunks")

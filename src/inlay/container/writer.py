@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens in, a token file out: chunk by chunk, in bounded memory, and never half a file under the final name."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from torch import Tensor
+
+from inlay.container.chunk import STORAGE, check_head, pack_chunk
+from inlay.container.header import FileHeader
+from inlay.container.layout import CRC_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
+from inlay.errors import InlayError, TokenFileError, UsageError, pick
+from inlay.types import Recipe, Tokens, VideoInfo
+
+_SHARED = ("backbone", "weight_hash", "time_stride", "space_stride")  # what a file says once for all its chunks
+
+
+def save(tokens: Tokens, path: str | PathLike[str], *, force: bool = False, steps: Tensor | None = None) -> Path:
+    """Write a token file; `open` reads it back. `steps` [C] replaces q8's own choice of quantiser steps."""
+    with TokenWriter(path, info=tokens.info, recipe=tokens.recipe, force=force, steps=steps) as writer:
+        writer.append(tokens)
+    return Path(path)
+
+
+def to_bytes(tokens: Tokens, *, steps: Tensor | None = None) -> bytes:
+    """The same file, in memory."""
+    buffer = io.BytesIO()
+    with TokenWriter(buffer, info=tokens.info, recipe=tokens.recipe, steps=steps) as writer:
+        writer.append(tokens)
+    return buffer.getvalue()
+
+
+class TokenWriter:
+    """A token file being written.
+
+    with TokenWriter("clip.inlay", info=info, recipe=recipe) as writer:
+        for tokens in tokenizer.encode_chunks(chunks):
+            writer.append(tokens)
+
+    The bytes go to `clip.inlay.part` and take the final name when the block ends well; if it does not, nothing stays.
+    `info.frames` is not needed: the frames are counted. A seekable binary file may stand for the path.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str] | BinaryIO,
+        *,
+        info: VideoInfo,
+        recipe: Recipe,
+        force: bool = False,
+        steps: Tensor | None = None,
+    ) -> None:
+        pick("precision", recipe.precision, STORAGE)
+        self.info, self.recipe, self.steps = info, recipe, steps
+        self.header: FileHeader | None = None  # known with the first chunk
+        self._entries: list[Entry] = []
+        self._at = 0
+        self._times = self._done = False
+        self._path = Path(path) if isinstance(path, str | PathLike) else None
+        self._file = _create(self._path, force=force) if self._path else _seekable(path)  # type: ignore[arg-type]
+        self._start = self._file.tell()
+
+    def __enter__(self) -> TokenWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def append(self, tokens: Tokens) -> None:
+        """Add the chunks of `tokens` at the end."""
+        if self._done:
+            raise UsageError("the token file is closed; append before the block ends")
+        try:
+            for part in tokens.chunks():
+                self._append(part)
+        except OSError as error:
+            raise self._write_error(error) from error
+
+    def close(self) -> None:
+        """Write the index, fill in the header's counts, and give the file its name."""
+        if self._done:
+            return
+        try:
+            self._finish()
+            if self._path is not None:
+                self._file.close()
+                _part(self._path).replace(self._path)
+            self._done = True
+        except OSError as error:
+            raise self._write_error(error) from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Stop without a file; harmless after `close`."""
+        if self._path is not None and not self._done:
+            self._file.close()
+            _part(self._path).unlink(missing_ok=True)
+        self._done = True
+
+    def _append(self, part: Tokens) -> None:
+        header = self.header or self._make_header(part)
+        self._check(part, header)
+        head, data = pack_chunk(part, len(self._entries), precision=self.recipe.precision, steps=self.steps)
+        problem = check_head(head, header)
+        if problem or head.number >= MAX_CHUNKS:
+            raise UsageError(f"chunk {head.number} {problem or 'is one too many for the format'}")
+        if self.header is None:
+            self.header, self._times = header, head.times
+            self._write(header.pack())
+        self._entries.append(Entry.of(head, self._at))
+        self._write(data)
+
+    def _make_header(self, part: Tokens) -> FileHeader:
+        _, rows, columns = part.mask.shape
+        header = FileHeader(
+            width=self.info.width,
+            height=self.info.height,
+            frame_rate=self.info.fps,
+            rows=rows,
+            columns=columns,
+            channels=part.channels,
+            recipe=self.recipe,
+        )
+        try:  # a header that could not be read back must not be written
+            FileHeader.unpack(header.pack()[PREFIX_BYTES:-CRC_BYTES])
+        except TokenFileError as error:
+            raise UsageError(str(error)) from error
+        return header
+
+    def _check(self, part: Tokens, header: FileHeader) -> None:
+        found = (*part.mask.shape[1:], part.channels, part.info.width, part.info.height, part.info.fps)
+        wanted = (header.rows, header.columns, header.channels, header.width, header.height, header.frame_rate)
+        if found != wanted:
+            names = "rows, columns, channels, width, height, fps"
+            raise UsageError(
+                f"all chunks of a file agree in ({names}); the file has {_show(wanted)}, the chunk {_show(found)}"
+            )
+        for name in _SHARED:
+            if getattr(part.recipe, name) != getattr(self.recipe, name):
+                ours, theirs = getattr(self.recipe, name), getattr(part.recipe, name)
+                raise UsageError(f"all chunks of a file share one {name}; the file has {ours!r}, the chunk {theirs!r}")
+        if self.header is not None and (part.seconds is not None) != self._times:
+            raise UsageError("either all chunks of a file have presentation times or none; give them to every chunk")
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._at += len(data)
+
+    def _finish(self) -> None:
+        if self.header is None:
+            raise UsageError("a token file needs at least one chunk; nothing was appended")
+        self._write(pack_tail(self._entries, self._at))
+        frames = sum(e.frames for e in self._entries)
+        self.header = replace(self.header, frames=frames, chunks=len(self._entries), file_bytes=self._at)
+        self._file.seek(self._start)
+        self._file.write(self.header.pack())
+        self._file.seek(self._start + self._at)
+        self._file.flush()
+
+    def _write_error(self, error: OSError) -> InlayError:
+        return InlayError(f"cannot write {self._path or 'the token file'}: {error.strerror or error}; nothing was kept")
+
+
+def _show(values: tuple[object, ...]) -> str:
+    return f"({', '.join(map(str, values))})"
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _create(path: Path, *, force: bool) -> BinaryIO:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the name of a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist; make it first")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists; pass --force (force=True) to replace it")
+    try:
+        return _part(path).open("wb")
+    except OSError as error:
+        raise UsageError(f"cannot write in {path.parent}: {error.strerror or error}") from error
+
+
+def _seekable(file: BinaryIO) -> BinaryIO:
+    if not (hasattr(file, "seekable") and file.seekable() and file.writable()):
+        raise UsageError("a token file is written to a path or to a seekable binary file; a pipe is neither")
+    return file
