@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two pieces of video in, flicker out: how much the error changes from frame to frame, once motion is followed.
+
+With e the error of a frame, flicker is the mean of |e(t+1) - W e(t)|, on the 0..255 scale, where W carries the error
+field along the optical flow of the reference. Pixels whose flow forth and back do not meet are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from inlay.errors import pick
+from inlay.measure.base import Gauge, MeasureConfig
+from inlay.measure.flow import FLOWS, Flow
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlickerState:
+    flow: Flow
+    static_pixels: float
+    last: tuple[Tensor, Tensor] | None = None  # the frame before, of both, so that pieces join without a seam
+    static_sum: float = 0.0
+    static_count: int = 0
+    moving_sum: float = 0.0
+    moving_count: int = 0
+
+
+def start(config: MeasureConfig) -> FlickerState:
+    flow = pick("flow", config.flow, FLOWS)(config.device)
+    return FlickerState(flow=flow, static_pixels=config.static_pixels)
+
+
+def update(state: FlickerState, reference_THWC: Tensor, other_THWC: Tensor) -> FlickerState:
+    for pair in zip(reference_THWC, other_THWC, strict=True):
+        state = _step(state, *pair)
+    return state
+
+
+def _step(state: FlickerState, reference_HWC: Tensor, other_HWC: Tensor) -> FlickerState:
+    if state.last is None:
+        return replace(state, last=(reference_HWC, other_HWC))
+    before_HWC = state.last[0]
+    back_2HW = state.flow(reference_HWC, before_HWC)
+    forth_2HW = state.flow(before_HWC, reference_HWC)
+    valid_HW = consistent(back_2HW, forth_2HW)
+    change_CHW = _error(reference_HWC, other_HWC) - warp(_error(*state.last), back_2HW)
+    change_HW = change_CHW.abs().mean(0).double()
+    still_HW = back_2HW.square().sum(0).sqrt() < state.static_pixels
+    static_HW, moving_HW = valid_HW & still_HW, valid_HW & ~still_HW
+    return replace(
+        state,
+        last=(reference_HWC, other_HWC),
+        static_sum=state.static_sum + float(change_HW[static_HW].sum()),
+        static_count=state.static_count + int(static_HW.sum()),
+        moving_sum=state.moving_sum + float(change_HW[moving_HW].sum()),
+        moving_count=state.moving_count + int(moving_HW.sum()),
+    )
+
+
+def finish(state: FlickerState) -> dict[str, float]:
+    """A region without a valid pixel, as the moving part of a still, has no value: NaN."""
+    both = state.static_sum + state.moving_sum, state.static_count + state.moving_count
+    return {
+        "flicker": _ratio(*both),
+        "flicker-static": _ratio(state.static_sum, state.static_count),
+        "flicker-moving": _ratio(state.moving_sum, state.moving_count),
+    }
+
+
+def warp(x_CHW: Tensor, flow_2HW: Tensor) -> Tensor:
+    """Each pixel fetched from where its flow points, bilinear; beyond the border the nearest pixel."""
+    h, w = x_CHW.shape[1:]
+    place_2HW = flow_2HW + _grid(h, w, flow_2HW.device)
+    size = torch.tensor([w, h], device=flow_2HW.device).view(2, 1, 1)
+    unit_HW2 = ((place_2HW * 2 + 1) / size - 1).permute(1, 2, 0)
+    return F.grid_sample(x_CHW[None], unit_HW2[None], padding_mode="border", align_corners=False)[0]
+
+
+def consistent(back_2HW: Tensor, forth_2HW: Tensor) -> Tensor:
+    """[H, W] bool: back and forth again ends within sqrt(0.01 (|back|^2 + |forth|^2) + 0.5) px, inside the frame."""
+    h, w = back_2HW.shape[1:]
+    x, y = back_2HW + _grid(h, w, back_2HW.device)
+    inside = (x >= 0) & (x <= w - 1) & (y >= 0) & (y <= h - 1)
+    there_2HW = warp(forth_2HW, back_2HW)
+    gap, length = (back_2HW + there_2HW).square().sum(0), (back_2HW.square() + there_2HW.square()).sum(0)
+    return inside & (gap <= 0.01 * length + 0.5)
+
+
+def _grid(h: int, w: int, device: torch.device) -> Tensor:
+    y_HW, x_HW = torch.meshgrid(torch.arange(h, device=device), torch.arange(w, device=device), indexing="ij")
+    return torch.stack([x_HW, y_HW]).float()
+
+
+def _error(reference_HWC: Tensor, other_HWC: Tensor) -> Tensor:
+    return (other_HWC.float() - reference_HWC.float()).permute(2, 0, 1)
+
+
+def _ratio(total: float, count: int) -> float:
+    return total / count if count else math.nan
+
+
+FLICKER = Gauge(start=start, update=update, finish=finish)

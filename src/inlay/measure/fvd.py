@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of video pairs in, distances between their I3D features out: FVD, and KVD with an interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from inlay.errors import ShapeError, UsageError
+from inlay.measure.base import Gauge, MeasureConfig, full_precision
+from inlay.measure.i3d import MIN_FRAMES, I3d, load_i3d
+from inlay.measure.weights import find_weights
+
+SIDE = 224
+SUBSETS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureState:
+    net: I3d
+    device: str
+    limit: int  # frames of a video that count
+    reference: tuple[Tensor, ...] = ()  # pieces [3, T, 224, 224]
+    other: tuple[Tensor, ...] = ()
+    frames: int = 0
+
+
+def start(config: MeasureConfig) -> FeatureState:
+    net = load_i3d(find_weights("i3d"), config.device)
+    return FeatureState(net=net, device=config.device, limit=config.fvd_frames)
+
+
+def update(state: FeatureState, reference_THWC: Tensor, other_THWC: Tensor) -> FeatureState:
+    room = state.limit - state.frames
+    if room <= 0:
+        return state
+    a_CTHW, b_CTHW = (crop_224(x[:room].to(state.device)) for x in (reference_THWC, other_THWC))
+    return replace(
+        state,
+        reference=(*state.reference, a_CTHW),
+        other=(*state.other, b_CTHW),
+        frames=state.frames + a_CTHW.shape[1],
+    )
+
+
+def finish(state: FeatureState) -> dict[str, Tensor]:
+    """`features` [2, 400] float64: of the reference and of the other."""
+    if state.frames < MIN_FRAMES:
+        raise ShapeError(f"I3D reads clips of at least {MIN_FRAMES} frames; this one has {state.frames}")
+    with torch.no_grad(), full_precision(state.device):
+        # one at a time: a batch of both would double the memory of a long video
+        rows = [state.net(torch.cat(pieces, 1)[None])[0] for pieces in (state.reference, state.other)]
+    return {"features": torch.stack(rows).double().cpu()}
+
+
+def crop_224(x_THWC: Tensor) -> Tensor:
+    """uint8 frames -> [3, T, 224, 224] in [-1, 1]: short side to 224 (bilinear, no antialias), centre crop."""
+    _, height, width, _ = x_THWC.shape
+    scale = SIDE / min(height, width)
+    size = (SIDE, math.ceil(width * scale)) if height < width else (math.ceil(height * scale), SIDE)
+    pieces = []
+    for x in x_THWC.split(max(1, 2**22 // (height * width))):
+        x_TCHW = F.interpolate(x.permute(0, 3, 1, 2).float(), size, mode="bilinear", align_corners=False)
+        top, left = (size[0] - SIDE) // 2, (size[1] - SIDE) // 2
+        pieces.append(x_TCHW[..., top : top + SIDE, left : left + SIDE].div(127.5).sub(1))
+    return torch.cat(pieces).permute(1, 0, 2, 3)
+
+
+def frechet_distance(a_ND: Tensor, b_MD: Tensor) -> float:
+    """Squared Frechet distance of the Gaussians fitted to two sets of features, in float64.
+
+    With centred rows A, B the trace of (S_a S_b)^(1/2) is the sum of the singular values of A B^T / sqrt((n-1)(m-1)):
+    no matrix root, no squaring, and exact where fewer clips than features leave the covariances without full rank.
+    """
+    a_ND, b_MD = a_ND.double(), b_MD.double()
+    if min(len(a_ND), len(b_MD)) < 2:
+        raise UsageError(f"FVD compares sets of at least 2 videos; got {len(a_ND)} and {len(b_MD)}")
+    root_a, root_b = _root(a_ND), _root(b_MD)
+    cross = torch.linalg.svdvals(root_a @ root_b.T).sum()
+    spread = root_a.square().sum() + root_b.square().sum() - 2 * cross
+    offset = (a_ND.mean(0) - b_MD.mean(0)).square().sum()
+    return max(0.0, float(offset + spread))
+
+
+def _root(x_ND: Tensor) -> Tensor:
+    """R with R^T R the covariance, of no more rows than needed."""
+    centred = (x_ND - x_ND.mean(0)) / math.sqrt(len(x_ND) - 1)
+    return torch.linalg.qr(centred, mode="r").R if len(x_ND) > x_ND.shape[1] else centred
+
+
+def kernel_distance(a_ND: Tensor, b_MD: Tensor, *, paired: bool = False) -> float:
+    """Squared maximum mean discrepancy under the kernel (x.y / D + 1)^3, unbiased (so it can fall below zero).
+
+    paired: row i of both sets comes from the same clip, and the cross terms (i, i) are left out; with them in, sets
+    that depend on each other pair by pair would look closer than they are. Two equal sets then give exactly 0.
+    """
+    a_ND, b_MD = a_ND.double(), b_MD.double()
+    n, m = len(a_ND), len(b_MD)
+    if min(n, m) < 2:
+        raise UsageError(f"KVD compares sets of at least 2 videos; got {n} and {m}")
+    if paired and n != m:
+        raise UsageError(f"paired sets have as many videos each; got {n} and {m}")
+    aa, bb, ab = _kernel(a_ND, a_ND), _kernel(b_MD, b_MD), _kernel(a_ND, b_MD)
+    own = _off_diagonal(aa) / (n * (n - 1)) + _off_diagonal(bb) / (m * (m - 1))
+    across = _off_diagonal(ab) / (n * (n - 1)) if paired else ab.sum() / (n * m)
+    return float(own - 2 * across)
+
+
+def _kernel(a_ND: Tensor, b_MD: Tensor) -> Tensor:
+    return (a_ND @ b_MD.T / a_ND.shape[1] + 1) ** 3
+
+
+def _off_diagonal(k_NN: Tensor) -> Tensor:
+    return k_NN.sum() - k_NN.diagonal().sum()
+
+
+def kernel_interval(a_ND: Tensor, b_ND: Tensor, *, subsets: int = SUBSETS, seed: int = 0) -> tuple[float, float]:
+    """95 % interval of the paired distance from half-samples.
+
+    Halves are drawn without replacement: a bootstrap would repeat clips, and a repeated clip is a false match. The
+    spread of half-samples about the whole is the spread of the whole about the truth (delete-half jackknife).
+    """
+    n = len(a_ND)
+    if n < 4:
+        raise UsageError(f"an interval of KVD needs at least 4 videos; got {n}")
+    a_ND, b_ND = a_ND.double(), b_ND.double()
+    k_NN = _kernel(a_ND, a_ND) + _kernel(b_ND, b_ND) - _kernel(a_ND, b_ND) - _kernel(a_ND, b_ND).T
+    k_NN.fill_diagonal_(0)
+    half = n // 2
+    random = torch.Generator().manual_seed(seed)
+    chosen_SN = torch.zeros(subsets, n, dtype=torch.float64)
+    order_SN = torch.rand(subsets, n, generator=random).argsort(1)
+    chosen_SN.scatter_(1, order_SN[:, :half], 1.0)
+    values_S = torch.einsum("sn,nm,sm->s", chosen_SN, k_NN.cpu(), chosen_SN) / (half * (half - 1))
+    scale = math.sqrt(half / (n - half))
+    whole = float(k_NN.sum()) / (n * (n - 1))
+    low, high = torch.quantile(values_S, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return whole + scale * (low - whole), whole + scale * (high - whole)
+
+
+def _sets(readings: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    both_N2D = torch.stack(list(readings))
+    return both_N2D[:, 0], both_N2D[:, 1]
+
+
+def summarise_fvd(readings: Sequence[Tensor], config: MeasureConfig) -> tuple[float, None, None]:
+    return frechet_distance(*_sets(readings)), None, None
+
+
+def summarise_kvd(readings: Sequence[Tensor], config: MeasureConfig) -> tuple[float, float | None, float | None]:
+    a_ND, b_ND = _sets(readings)
+    value = kernel_distance(a_ND, b_ND, paired=True)
+    if len(a_ND) < 4:
+        return value, None, None
+    return value, *kernel_interval(a_ND, b_ND, seed=config.seed)
+
+
+FEATURES = Gauge(start=start, update=update, finish=finish)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two pieces of video in, LPIPS out: how far apart two frames lie in the features of VGG16, by learnt weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from inlay.errors import ShapeError
+from inlay.measure.base import Gauge, MeasureConfig, full_precision
+from inlay.measure.weights import find_weights, load_weights
+
+STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # VGG16: a pool between stages
+PIXELS_AT_ONCE = 2**19  # 8 frames of 256x256; the first stage alone needs 256 bytes a pixel
+
+
+class Lpips(nn.Module):
+    """LPIPS v0.1 on VGG16. Its tensors: conv0..conv12 (weight, bias) and lin0..lin4, one weight for each channel."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [w for stage in STAGES for w in stage]
+        for i, (before, after) in enumerate(zip([3, *widths], widths, strict=False)):
+            self.add_module(f"conv{i}", nn.Conv2d(before, after, 3, padding=1))
+        for i, stage in enumerate(STAGES):
+            self.register_parameter(f"lin{i}", nn.Parameter(torch.zeros(stage[-1])))
+        shift = torch.tensor([-0.030, -0.088, -0.188]).view(1, 3, 1, 1)
+        scale = torch.tensor([0.458, 0.448, 0.450]).view(1, 3, 1, 1)
+        self.register_buffer("shift", shift, persistent=False)
+        self.register_buffer("scale", scale, persistent=False)
+
+    def features(self, x_BCHW: Tensor) -> list[Tensor]:
+        """The last activation of each stage, every position scaled to unit length."""
+        x, layer, out = (x_BCHW - self.shift) / self.scale, 0, []
+        for i, stage in enumerate(STAGES):
+            if i > 0:
+                x = F.max_pool2d(x, 2)
+            for _ in stage:
+                x = F.relu(self.get_submodule(f"conv{layer}")(x))
+                layer += 1
+            out.append(x / (x.square().sum(1, keepdim=True).sqrt() + 1e-10))
+        return out
+
+    def forward(self, a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:
+        """[B] distances of images in [-1, 1]."""
+        total = a_BCHW.new_zeros(len(a_BCHW))
+        for i, (p, q) in enumerate(zip(self.features(a_BCHW), self.features(b_BCHW), strict=True)):
+            weight_C = self.get_parameter(f"lin{i}")
+            total = total + torch.einsum("bchw,c->bhw", (p - q).square(), weight_C).mean((1, 2))
+        return total
+
+
+@lru_cache(maxsize=2)
+def load_lpips(path: Path, device: str = "cpu") -> Lpips:
+    """The network with its weights, frozen."""
+    net = Lpips()
+    load_weights(net, path)
+    return net.eval().requires_grad_(False).to(device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LpipsState:
+    net: Lpips
+    frames: int = 0
+    total: float = 0.0
+
+
+def start(config: MeasureConfig) -> LpipsState:
+    return LpipsState(net=load_lpips(find_weights("lpips"), config.device))
+
+
+@torch.no_grad()
+def update(state: LpipsState, reference_THWC: Tensor, other_THWC: Tensor) -> LpipsState:
+    frames, height, width, _ = reference_THWC.shape
+    if min(height, width) < 16:
+        raise ShapeError(f"LPIPS halves the frame four times and needs 16x16 at least; the frames are {width}x{height}")
+    at_once = max(1, PIXELS_AT_ONCE // (height * width))
+    total = 0.0
+    for pair in zip(reference_THWC.split(at_once), other_THWC.split(at_once), strict=True):
+        a_TCHW, b_TCHW = (to_unit(x, state.net.shift.device) for x in pair)
+        with full_precision(state.net.shift.device):
+            total += float(state.net(a_TCHW, b_TCHW).double().sum())
+    return replace(state, frames=state.frames + frames, total=state.total + total)
+
+
+def finish(state: LpipsState) -> dict[str, float]:
+    return {"lpips": state.total / state.frames}
+
+
+def to_unit(x_THWC: Tensor, device: torch.device) -> Tensor:
+    """uint8 frames -> [T, 3, H, W] in [-1, 1]."""
+    return x_THWC.to(device).permute(0, 3, 1, 2).float().div(127.5).sub(1)
+
+
+LPIPS = Gauge(start=start, update=update, finish=finish)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of videos in, a report out: each metric asked for with its convention, or the reason why it is missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from inlay.errors import InlayError, ShapeError, UsageError, pick
+from inlay.measure.base import Gauge, MeasureConfig, Score
+from inlay.measure.table import METRICS, PAIR_METRICS, SET_METRICS
+from inlay.types import Video
+
+Pieces = Video | Iterable[Video]  # a whole video, or one in pieces
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was measured, by metric name."""
+
+    scores: dict[str, Score]
+    missing: dict[str, str] = field(default_factory=dict)  # metric -> why it has no score
+    videos: tuple[str, ...] = ()
+    per_video: dict[str, tuple[float, ...]] = field(default_factory=dict)  # metric -> a value for each of `videos`
+    notes: tuple[str, ...] = ()  # videos that a metric had to leave out, and why
+    config: MeasureConfig = field(default_factory=MeasureConfig)
+
+    def __getitem__(self, name: str) -> float:
+        if name in self.missing:
+            raise UsageError(f"{name} was not measured: {self.missing[name]}")
+        return pick("metric in this report", name, self.scores).value
+
+    def __str__(self) -> str:
+        rows = [f"{name:<15} {_number(score)}" for name, score in self.scores.items()]
+        rows += [f"{name:<15} not measured: {why}" for name, why in self.missing.items()]
+        return "\n".join([*rows, *self.notes])
+
+    def record(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "scores": {name: score.record() for name, score in self.scores.items()},
+            "missing": dict(self.missing),
+            "videos": list(self.videos),
+            "per_video": {k: [v if math.isfinite(v) else None for v in row] for k, row in self.per_video.items()},
+            "notes": list(self.notes),
+            "config": asdict(self.config),
+        }
+
+
+def _number(score: Score) -> str:
+    span = "" if score.low is None else f"  [{score.low:.4f}, {score.high:.4f}]"
+    return f"{score.value:.4f}{' ' + score.unit if score.unit else ''}{span}"
+
+
+class Meter:
+    """Holds the states: `update` for each piece of a pair, `end_video` after its last, `report` after all videos."""
+
+    def __init__(self, metrics: Sequence[str] = SET_METRICS, config: MeasureConfig | None = None) -> None:
+        self.config = config or MeasureConfig()
+        self.metrics = {name: pick("metric", name, METRICS) for name in metrics}
+        if not self.metrics:
+            raise UsageError(f"no metric is named (choices: {', '.join(METRICS)})")
+        self.videos: list[str] = []
+        self._frames = 0
+        self._size: tuple[int, int] | None = None
+        self._states: dict[int, Any] = {}
+        self._failed: dict[int, str] = {}  # gauges that cannot run for the video at hand
+        self._readings: dict[int, list[dict[str, Any] | None]] = {id(g): [] for g in self._gauges()}
+        self._reasons: dict[int, list[str]] = {id(g): [] for g in self._gauges()}
+
+    def _gauges(self) -> list[Gauge]:
+        """Each once, though several metrics may read from it."""
+        return list({id(m.gauge): m.gauge for m in self.metrics.values()}.values())
+
+    def update(self, reference: Video, other: Video) -> None:
+        """Two pieces of the same length and size; pieces of one video follow one another."""
+        check_alike(reference, other)
+        size = (reference.width, reference.height)
+        if self._size not in (None, size):
+            raise ShapeError(f"the frames of one video have one size; got {self._size} and then {size} (width, height)")
+        if self._frames == 0:
+            for gauge in self._gauges():
+                self._try(gauge, gauge.start, self.config)
+        self._size, self._frames = size, self._frames + len(reference)
+        a_THWC, b_THWC = reference.frames.to(self.config.device), other.frames.to(self.config.device)
+        for gauge in self._gauges():
+            if id(gauge) in self._states:
+                self._try(gauge, gauge.update, self._states[id(gauge)], a_THWC, b_THWC)
+
+    def _try(self, gauge: Gauge, step: Callable[..., Any], *inputs: Any) -> None:
+        """One metric that cannot run must not cost the others."""
+        try:
+            self._states[id(gauge)] = step(*inputs)
+        except InlayError as error:
+            self._states.pop(id(gauge), None)
+            self._failed[id(gauge)] = str(error)
+
+    def end_video(self, name: str | None = None) -> dict[str, float]:
+        """Close the video at hand; its values by metric (not those that only a set has, nor those that failed)."""
+        if self._frames == 0:
+            raise UsageError("no frames were given since the last video ended")
+        name = name or f"video-{len(self.videos)}"
+        self.videos.append(name)
+        for gauge in self._gauges():
+            self._readings[id(gauge)].append(self._close(gauge, name))
+        self._states, self._failed, self._frames, self._size = {}, {}, 0, None
+        return {m: row[-1] for m, row in self._per_video().items() if not math.isnan(row[-1])}
+
+    def _close(self, gauge: Gauge, name: str) -> dict[str, Any] | None:
+        try:
+            if id(gauge) in self._states:
+                return gauge.finish(self._states[id(gauge)])
+            reason = self._failed[id(gauge)]
+        except InlayError as error:
+            reason = str(error)
+        self._reasons[id(gauge)].append(f"{name}: {reason}")
+        return None
+
+    def _per_video(self) -> dict[str, tuple[float, ...]]:
+        return {
+            name: tuple(math.nan if r is None else r[metric.key] for r in self._readings[id(metric.gauge)])
+            for name, metric in self.metrics.items()
+            if metric.per_video
+        }
+
+    def report(self) -> Report:
+        """Scores over all videos so far."""
+        if not self.videos:
+            raise UsageError("there is nothing to report: no video was measured")
+        scores: dict[str, Score] = {}
+        missing: dict[str, str] = {}
+        notes: list[str] = []
+        for name, metric in self.metrics.items():
+            readings = [r[metric.key] for r in self._readings[id(metric.gauge)] if r is not None]
+            reasons = self._reasons[id(metric.gauge)]
+            if not readings:
+                missing[name] = reasons[0].split(": ", 1)[1]
+                continue
+            try:
+                scores[name] = metric.score(readings, self.config)
+            except InlayError as error:
+                missing[name] = str(error)
+            notes += [f"{name} leaves out {reason}" for reason in reasons]
+        for name in [n for n, s in scores.items() if s.videos == 0]:
+            scores.pop(name)
+            missing[name] = "no video has a pixel of this kind"
+        per_video = {name: row for name, row in self._per_video().items() if name in scores}
+        return Report(
+            scores=scores,
+            missing=missing,
+            videos=tuple(self.videos),
+            per_video=per_video,
+            notes=tuple(notes),
+            config=self.config,
+        )
+
+
+def measure(
+    pairs: Iterable[tuple[Pieces, Pieces]],
+    metrics: Sequence[str] = SET_METRICS,
+    *,
+    config: MeasureConfig | None = None,
+    names: Sequence[str] | None = None,
+) -> Report:
+    """Measure (reference, other) pairs; a metric whose weights or package are absent is reported with the reason."""
+    meter = Meter(metrics, config)
+    for i, (reference, other) in enumerate(pairs):
+        for a, b in in_step(reference, other):
+            meter.update(a, b)
+        meter.end_video(names[i] if names is not None and i < len(names) else None)
+    return meter.report()
+
+
+def compare(
+    a: Pieces, b: Pieces, metrics: Sequence[str] = PAIR_METRICS, *, config: MeasureConfig | None = None
+) -> Report:
+    """Measure one pair, `a` being the reference."""
+    if isinstance(a, Video) and isinstance(b, Video):
+        check_alike(a, b)
+    return measure([(a, b)], metrics, config=config)
+
+
+def check_alike(a: Video, b: Video) -> None:
+    if (a.width, a.height) != (b.width, b.height):
+        raise ShapeError(
+            f"the videos differ in size: {a.width}x{a.height} and {b.width}x{b.height}; resize one of them first"
+        )
+    if len(a) != len(b):
+        raise ShapeError(f"the videos differ in length: {len(a)} and {len(b)} frames; cut the longer one first")
+
+
+def in_step(a: Pieces, b: Pieces) -> Iterator[tuple[Video, Video]]:
+    """Cut two videos in pieces at the same places, however each was cut before."""
+    left, right = (iter([x] if isinstance(x, Video) else x) for x in (a, b))
+    p, q, done = next(left, None), next(right, None), 0
+    while p is not None and q is not None:
+        n = min(len(p), len(q))
+        yield p[:n], q[:n]
+        done += n
+        p = p[n:] if len(p) > n else next(left, None)
+        q = q[n:] if len(q) > n else next(right, None)
+    if p is not None or q is not None:
+        ends = [done + (0 if rest is None else len(rest)) for rest in (p, q)]
+        more = "at least " if p is not None else ""
+        also = "at least " if q is not None else ""
+        raise ShapeError(
+            f"the videos differ in length: {more}{ends[0]} and {also}{ends[1]} frames; cut the longer one first"
+        )
