@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a run in, two files out and back: tensors as safetensors, the rest as JSON, never half of either.
+
+The JSON file names its tensor file and is replaced last: until then the old pair stands, whatever happens.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inlay.train.errors import TrainError
+
+FORMAT = 1
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Everything a run needs to go on."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]  # JSON values; `step` is always there
+
+    @property
+    def step(self) -> int:
+        return int(self.facts["step"])
+
+
+def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
+    """Write `<name>.json` and `<name>-<step>.safetensors`; then remove the tensors of the one before."""
+    from safetensors.torch import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data = save({k: t.detach().cpu().contiguous() for k, t in checkpoint.tensors.items()})
+    tensors = folder / f"{name}-{checkpoint.step:08d}.safetensors"
+    facts = {"format": FORMAT, "tensors": tensors.name, "bytes": len(data), **checkpoint.facts}
+    with explained(
+        f"the checkpoint of step {checkpoint.step}", len(data), f"the one before it, {folder / name}.json, is intact"
+    ):
+        write_atomic(tensors, data)
+        write_atomic(folder / f"{name}.json", json.dumps(facts).encode())
+    for old in folder.glob(f"{name}-*.safetensors"):
+        if old != tensors:
+            old.unlink(missing_ok=True)
+
+
+def load_checkpoint(folder: Path, name: str) -> Checkpoint | None:
+    """The checkpoint of that name, or None where there is none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return None
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        tensors = folder / facts["tensors"]
+        if tensors.stat().st_size != facts["bytes"]:
+            raise TrainError(f"{tensors}: {tensors.stat().st_size} bytes, {facts['bytes']} were written; copy it again")
+        return Checkpoint(tensors=load_file(tensors), facts=facts)
+    except (ValueError, KeyError, OSError, SafetensorError) as error:
+        raise TrainError(f"{path}: not a readable checkpoint ({error}); copy the run's folder again") from error
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """The whole file or nothing: written beside, brought to the disk, then moved into place."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def explained(what: str, size_bytes: int = 0, comfort: str = "") -> Iterator[None]:
+    """Turn a failed write into an error that says what there is no room for, and what is left."""
+    try:
+        yield
+    except OSError as error:
+        reason = "the disk is full" if error.errno in NO_ROOM else (error.strerror or str(error))
+        size = f" ({size_bytes / 1e6:.1f} MB)" if size_bytes else ""
+        tail = f"; {comfort}" if comfort else ""
+        raise TrainError(f"cannot write {what}{size}: {reason}{tail}; make room, then resume") from error
+
+
+def pack_optimizers(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Optimiser state as named tensors: `optim.<which>.<parameter>.<name>`."""
+    return {
+        f"optim.{k}.{index}.{name}": torch.as_tensor(value)
+        for k, optimizer in enumerate(optimizers)
+        for index, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
+
+
+def unpack_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
+    """Put the state back; settings such as the learning rate come from the configuration."""
+    for k, optimizer in enumerate(optimizers):
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            parts = key.split(".", 3)
+            if parts[0] == "optim" and parts[1] == str(k):
+                state.setdefault(int(parts[2]), {})[parts[3]] = tensor
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        for parameter, values in optimizer.state.items():
+            for name, value in values.items():
+                if value.shape == parameter.shape:  # fused kernels want the parameter's own memory layout
+                    values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The generators of torch, numpy and Python, as (tensors, JSON values)."""
+    kind, keys, place, gauss, cached = np.random.get_state()  # noqa: NPY002 (the global one is what others may use)
+    tensors = {"random.torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    numpy = [str(kind), np.asarray(keys).tolist(), int(place), int(gauss), float(cached)]
+    return tensors, {"python": random.getstate(), "numpy": numpy}
+
+
+def restore_random(tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    torch.set_rng_state(tensors["random.torch"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    kind, keys, place, gauss, cached = facts["numpy"]
+    np.random.set_state((kind, np.asarray(keys, dtype=np.uint32), place, gauss, cached))  # noqa: NPY002
+    version, inner, last = facts["python"]
+    random.setstate((version, tuple(inner), last))
+
+
+def seed_random(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings in, checked settings out: everything that decides what a training run does. Needs no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from inlay.errors import ConfigError, UsageError, pick
+
+LOSSES = ("mse", "log-mse", "l1")
+TEMPORAL_FORMS = ("pixel", "latent", "static")
+OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("cosine", "linear", "constant")
+PRECISIONS = ("fp32", "tf32", "bf16")
+STARTS = ("random", "grid")
+CROPS = ("random", "centre")
+BALANCES = ("clips", "frames")
+
+
+def _help(text: str, **extra: Any) -> dict[str, Any]:
+    return {"help": text, **extra}
+
+
+def _choice(kind: str, name: str, choices: Iterable[str]) -> None:
+    pick(kind, name, dict.fromkeys(choices))
+
+
+def _range(name: str, pair: tuple[float, float], *, low: float) -> None:
+    if len(pair) != 2 or not low <= pair[0] <= pair[1]:
+        raise ConfigError(f"{name} is a range (low, high) with {low:g} <= low <= high; got {tuple(pair)}")
+
+
+def _at_least(name: str, value: float, low: float) -> None:
+    if not value >= low:
+        raise ConfigError(f"{name} must be at least {low:g}; got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipConfig:
+    """How a training clip is cut out of a video."""
+
+    frames: int = field(default=33, metadata=_help("frames of a clip: 1 + a multiple of the backbone's time stride"))
+    size: int = field(default=256, metadata=_help("height and width of a clip in pixels"))
+    interval: tuple[int, int] = field(default=(3, 3), metadata=_help("frame interval, drawn from this range"))
+    start: str = field(default="random", metadata=_help("first frame: random, or grid (every clip-length, no overlap)"))
+    crop: str = field(default="random", metadata=_help("place of the crop: random or centre"))
+    zoom: tuple[float, float] = field(
+        default=(1.0, 1.0), metadata=_help("the short side becomes size x zoom before the crop; drawn from this range")
+    )
+    flip: bool = field(default=True, metadata=_help("mirror half of the clips left to right"))
+    reverse: bool = field(default=False, metadata=_help("play half of the clips backwards"))
+    balance: str = field(default="clips", metadata=_help("every video equally often (clips) or by its length (frames)"))
+
+    def __post_init__(self) -> None:
+        _at_least("frames", self.frames, 1)
+        if self.size < 8 or self.size % 8:
+            raise ConfigError(f"size must be a multiple of 8; got {self.size}")
+        _range("interval", self.interval, low=1)
+        _range("zoom", self.zoom, low=1)
+        _choice("start", self.start, STARTS)
+        _choice("crop", self.crop, CROPS)
+        _choice("balance", self.balance, BALANCES)
+
+    @property
+    def augmented(self) -> bool:
+        """Whether two visits to the same window of a video may give different clips."""
+        ranges = self.interval[0] != self.interval[1] or self.zoom[0] != self.zoom[1]
+        return ranges or self.start == "random" or self.crop == "random" or self.flip or self.reverse
+
+    @property
+    def shortest(self) -> int:
+        """Frames a video needs to yield a clip."""
+        return (self.frames - 1) * self.interval[0] + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """Weights of the terms; a weight of 0 leaves its term out."""
+
+    pixel: float = field(default=1.0, metadata=_help("weight of the pixel term"))
+    pixel_loss: str = field(default="mse", metadata=_help("form of the pixel term: mse, log-mse (PSNR itself) or l1"))
+    latent: float = field(default=1.0, metadata=_help("weight of the latent term (lit only)"))
+    latent_loss: str = field(default="mse", metadata=_help("form of the latent term: mse, log-mse or l1"))
+    temporal: float = field(default=0.0, metadata=_help("weight of the temporal-difference term"))
+    temporal_form: str = field(default="pixel", metadata=_help("form of it: pixel, latent or static (static-weighted)"))
+    perceptual: float = field(default=0.0, metadata=_help("weight of LPIPS"))
+    perceptual_frames: int = field(default=4, metadata=_help("frames of each clip that LPIPS looks at"))
+    latent_size: float = field(default=0.0, metadata=_help("weight of the mean square of latents (backbone only)"))
+
+    def __post_init__(self) -> None:
+        for name in ("pixel", "latent", "temporal", "perceptual", "latent_size"):
+            _at_least(name, getattr(self, name), 0)
+        _at_least("perceptual_frames", self.perceptual_frames, 1)
+        _choice("pixel_loss", self.pixel_loss, LOSSES)
+        _choice("latent_loss", self.latent_loss, LOSSES)
+        _choice("temporal_form", self.temporal_form, TEMPORAL_FORMS)
+        if not (self.pixel or self.latent or self.temporal or self.perceptual):
+            raise ConfigError("every loss weight is 0: there is nothing to learn; give pixel or latent a weight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """How gradients become steps."""
+
+    optimizer: str = field(default="adamw", metadata=_help("adamw, or muon (matrices by muon, the rest by adamw)"))
+    lr: float = field(default=5e-4, metadata=_help("highest learning rate"))
+    min_lr: float = field(default=1e-5, metadata=_help("learning rate at the end"))
+    warmup: int = field(default=0, metadata=_help("steps over which the learning rate rises from 0"))
+    schedule: str = field(default="cosine", metadata=_help("cosine, linear or constant"))
+    weight_decay: float = field(default=1e-4, metadata=_help("decoupled weight decay"))
+    decay_all: bool = field(default=True, metadata=_help("decay biases and norms too (off: matrices only)"))
+    betas: tuple[float, float] = field(default=(0.9, 0.999), metadata=_help("AdamW's betas"))
+    momentum: float = field(default=0.95, metadata=_help("muon's momentum"))
+    clip_norm: float = field(default=0.0, metadata=_help("largest gradient norm; 0: no clipping"))
+    ema: float = field(default=0.0, metadata=_help("decay of the averaged weights; 0: no averaging"))
+
+    def __post_init__(self) -> None:
+        _choice("optimizer", self.optimizer, OPTIMIZERS)
+        _choice("schedule", self.schedule, SCHEDULES)
+        if not 0 <= self.min_lr <= self.lr or not self.lr > 0:
+            raise ConfigError(f"learning rates need 0 <= min_lr <= lr, lr > 0; got min_lr={self.min_lr}, lr={self.lr}")
+        for name in ("warmup", "weight_decay", "clip_norm"):
+            _at_least(name, getattr(self, name), 0)
+        for name, value in (("ema", self.ema), ("momentum", self.momentum), *(("betas", b) for b in self.betas)):
+            if not 0 <= value < 1:
+                raise ConfigError(f"{name} must be in [0, 1); got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One run. Fields marked `free` may change when a run is resumed: they do not touch the result."""
+
+    steps: int = field(default=10_000, metadata=_help("optimiser steps"))
+    batch: int = field(default=16, metadata=_help("clips per step, over all processes and accumulated parts"))
+    accumulate: int = field(default=1, metadata=_help("parts a step's clips are cut into, to fit the memory"))
+    tau: tuple[float, float] = field(default=(0.3, 0.3), metadata=_help("masking threshold, drawn log-uniformly"))
+    criterion: str = field(default="latent-l1", metadata=_help("masking criterion"))
+    reference: str = field(default="last-kept", metadata=_help("masking reference"))
+    latent_noise: float = field(
+        default=0.0, metadata=_help("standard deviation of noise put on latents (backbone only)")
+    )
+    precision: str = field(default="fp32", metadata=_help("fp32, tf32 or bf16 (autocast)"))
+    seed: int = field(default=0, metadata=_help("decides clips, crops, thresholds and first weights"))
+    max_seconds: float = field(default=0.0, metadata=_help("time budget: the schedule ends with it; 0: steps alone"))
+    validate_every: int = field(default=500, metadata=_help("steps between validations; 0: only at the end"))
+    validate_clips: int = field(default=16, metadata=_help("clips that validation looks at"))
+    validate_interval: int = field(default=1, metadata=_help("frame interval in validation"))
+    validate_tau: float = field(default=0.0, metadata=_help("threshold in validation; 0: the middle of the tau range"))
+    checkpoint_every: int = field(default=250, metadata=_help("steps between checkpoints", free=True))
+    log_every: int = field(default=10, metadata=_help("steps between log lines", free=True))
+    compile: bool = field(default=False, metadata=_help("compile the networks with torch.compile", free=True))
+    pictures: int = field(default=4, metadata=_help("clips shown in validation pictures; 0: none", free=True))
+    tensorboard: bool = field(default=False, metadata=_help("write TensorBoard events (extra: train)", free=True))
+    latent_cache: str = field(default="", metadata=_help("folder that keeps latents between visits (lit only)"))
+    clips: ClipConfig = field(default_factory=ClipConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate", "checkpoint_every", "log_every", "validate_interval"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("seed", "max_seconds", "validate_every", "validate_clips", "validate_tau", "pictures"):
+            _at_least(name, getattr(self, name), 0)
+        _at_least("latent_noise", self.latent_noise, 0)
+        _range("tau", self.tau, low=0)
+        _choice("precision", self.precision, PRECISIONS)
+        if self.batch % self.accumulate:
+            raise ConfigError(f"a batch of {self.batch} clips cannot be cut into {self.accumulate} equal parts")
+        if self.latent_cache and self.clips.augmented:
+            raise ConfigError(
+                "a latent cache needs clips that come back unchanged; "
+                "set start=grid, crop=centre, flip off, reverse off and single values for interval and zoom"
+            )
+
+    def with_options(self, **options: Any) -> TrainConfig:
+        """A copy with fields of any of the four groups changed, by their plain names."""
+        parts: dict[str, dict[str, Any]] = {"clips": {}, "loss": {}, "optim": {}, "": {}}
+        owners = {name: group for group, f in option_fields() for name in [f.name]}
+        for name, value in options.items():
+            parts[pick("training option", name, owners)][name] = tuple(value) if isinstance(value, list) else value
+        groups = {g: dataclasses.replace(getattr(self, g), **parts[g]) for g in ("clips", "loss", "optim") if parts[g]}
+        return dataclasses.replace(self, **groups, **parts[""])
+
+
+def option_fields() -> list[tuple[str, dataclasses.Field[Any]]]:
+    """(group, field) of every plain setting; the group of TrainConfig's own is ''. The command line's flags."""
+    own = [("", f) for f in fields(TrainConfig) if f.name not in ("clips", "loss", "optim")]
+    groups = (("clips", ClipConfig), ("loss", LossConfig), ("optim", OptimConfig))
+    return own + [(group, f) for group, cls in groups for f in fields(cls)]
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A config as plain JSON values."""
+    return {
+        f.name: to_json(v) if is_dataclass(v) else list(v) if isinstance(v, tuple) else v
+        for f in fields(config)
+        for v in [getattr(config, f.name)]
+    }
+
+
+def from_json(cls: type, values: dict[str, Any]) -> Any:
+    """The inverse of `to_json`; unknown names are refused."""
+    hints = get_type_hints(cls)
+    unknown = sorted(set(values) - set(hints))
+    if unknown:
+        raise UsageError(f"unknown setting {', '.join(unknown)} for {cls.__name__}; known: {', '.join(hints)}")
+    return cls(**{name: _restore(hints[name], value) for name, value in values.items()})
+
+
+def _restore(hint: Any, value: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next((h for h in get_args(hint) if h is not type(None)), hint)
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
+        return from_json(hint, value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def changed_fields(old: Any, new: Any) -> list[str]:
+    """Names of the settings that differ, without those that may change freely."""
+    names: list[str] = []
+    for f in fields(new):
+        a, b = getattr(old, f.name), getattr(new, f.name)
+        if is_dataclass(b):
+            names += [f"{f.name}.{name}" for name in changed_fields(a, b)]
+        elif a != b and not f.metadata.get("free"):
+            names.append(f.name)
+    return names

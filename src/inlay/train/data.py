@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws in, batches of pixels out: clips read from files as they are needed, and the loader that works ahead.
+
+Legend: B batch, C colours, T frames, H W height and width.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay.errors import VideoError
+from inlay.train.index import find_videos, probe
+from inlay.train.sampler import ClipEntry, Draw
+
+
+class ClipSource(Protocol):
+    """A data set: what it holds, and a clip cut as a draw says. Cutting must be a pure function of the draw."""
+
+    entries: tuple[ClipEntry, ...]
+    weights: tuple[float, ...] | None  # how often each entry is drawn; None: equally often, in shuffled rounds
+    workers: int  # threads that cut clips ahead of time; 0 where cutting is cheap
+
+    def cut(self, draw: Draw) -> Tensor:
+        """[3, T, size, size] float32 in [-1, 1]."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The clips of one step (or a part of one), and the draws they were cut by."""
+
+    pixels: Tensor  # [B, 3, T, H, W] float32 in [-1, 1]
+    draws: tuple[Draw, ...]
+
+    def parts(self, count: int) -> Iterator[Batch]:
+        """Equal parts, in order."""
+        size = len(self.draws) // count
+        for i in range(0, len(self.draws), size):
+            yield Batch(pixels=self.pixels[i : i + size], draws=self.draws[i : i + size])
+
+
+class FileClips:
+    """Clips decoded from their files when they are drawn: for data sets larger than the memory."""
+
+    def __init__(self, entries: Sequence[ClipEntry], *, workers: int = 2) -> None:
+        self.entries, self.workers = tuple(entries), workers
+        self.weights: tuple[float, ...] | None = None
+
+    @staticmethod
+    def find(
+        place: str | Path, *, layout: str = "auto", split: str = "train", workers: int = 2
+    ) -> tuple[FileClips, list[str]]:
+        """The videos of a folder, list or known layout, and a line on each that cannot be used."""
+        listing = find_videos(place, layout=layout, split=split)
+        entries, problems = probe(listing.paths, workers=workers)
+        if not entries:
+            raise VideoError(f"{place}: none of {len(listing.paths)} videos can be read; the first: {problems[0]}")
+        if listing.absent:
+            problems.append(f"{listing.absent} videos of the list are not there")
+        return FileClips(entries, workers=workers), problems
+
+    def split(self, held_out: int) -> tuple[FileClips, FileClips]:
+        """(the rest, `held_out` videos spread over the list): for validation where no other videos are given."""
+        n = len(self.entries)
+        if not 0 < held_out < n:
+            raise VideoError(
+                f"cannot hold out {held_out} of {n} videos for validation; give a folder of others, or fewer"
+            )
+        chosen = {k * n // held_out for k in range(held_out)}
+        rest = [e for i, e in enumerate(self.entries) if i not in chosen]
+        return FileClips(rest, workers=self.workers), FileClips(
+            [self.entries[i] for i in sorted(chosen)], workers=self.workers
+        )
+
+    def cut(self, draw: Draw) -> Tensor:
+        from inlay.video import read_video
+
+        entry = self.entries[draw.clip]
+        video = read_video(entry.name, start=draw.start, frames=draw.frames, interval=draw.interval)
+        if len(video) < draw.frames:
+            raise VideoError(
+                f"{entry.name}: {len(video)} frames could be read from frame {draw.start} at interval {draw.interval}, "
+                f"{draw.frames} were promised; the file is damaged or has changed"
+            )
+        return cut_rgb(video.frames, draw)
+
+
+def cut_rgb(frames_THWC: Tensor, draw: Draw) -> Tensor:
+    """[3, T, size, size] from uint8 frames that are already the draw's own."""
+    top, left, side = draw.window(frames_THWC.shape[1], frames_THWC.shape[2])
+    x_TCHW = frames_THWC[:, top : top + side, left : left + side].permute(0, 3, 1, 2).float().div(127.5).sub(1)
+    return finish(x_TCHW, draw)
+
+
+def finish(x_TCHW: Tensor, draw: Draw) -> Tensor:
+    """The size, the mirror and the direction of a draw; [T, 3, side, side] to [3, T, size, size]."""
+    if x_TCHW.shape[-1] != draw.size:
+        resize = resizing(x_TCHW.shape[-1], draw.size, x_TCHW.device)
+        x_TCHW = (resize @ x_TCHW @ resize.T).clamp(-1, 1)
+    if draw.flip:
+        x_TCHW = x_TCHW.flip(-1)
+    if draw.reverse:
+        x_TCHW = x_TCHW.flip(0)
+    return x_TCHW.transpose(0, 1).contiguous()
+
+
+@lru_cache(maxsize=1024)
+def resizing(side: int, size: int, device: torch.device) -> Tensor:
+    """[size, side]: antialiased bicubic resampling of one axis; two products with it are far quicker than a kernel."""
+    whole = torch.eye(side)[None, None]
+    return F.interpolate(whole, size=(size, side), mode="bicubic", antialias=True)[0, 0].to(device)
+
+
+class Loader:
+    """Batches for steps first, first + 1, ...; where the source has workers, the next ones are cut meanwhile."""
+
+    def __init__(
+        self,
+        source: ClipSource,
+        draws_of: Callable[[int], Sequence[Draw]],
+        *,
+        device: torch.device | str = "cpu",
+        ahead: int = 2,
+    ) -> None:
+        self.source, self.draws_of, self.device = source, draws_of, torch.device(device)
+        self.ahead = ahead if source.workers else 0
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """One batch a step, in order; `last` is not included."""
+        if not self.ahead:
+            for step in range(first, last):
+                draws = tuple(self.draws_of(step))
+                yield self._join([self.source.cut(d) for d in draws], draws)
+            return
+        with ThreadPoolExecutor(max_workers=self.source.workers) as pool:
+            waiting: deque[tuple[tuple[Draw, ...], list[Future[Tensor]]]] = deque()
+            upcoming = iter(range(first, last))
+            try:
+                while True:
+                    for step in upcoming:
+                        draws = tuple(self.draws_of(step))
+                        waiting.append((draws, [pool.submit(self.source.cut, d) for d in draws]))
+                        if len(waiting) > self.ahead:
+                            break
+                    if not waiting:
+                        return
+                    draws, clips = waiting.popleft()
+                    yield self._join([c.result() for c in clips], draws)
+            finally:
+                for _, clips in waiting:
+                    for clip in clips:
+                        clip.cancel()
+
+    def _join(self, clips: list[Tensor], draws: tuple[Draw, ...]) -> Batch:
+        return Batch(pixels=torch.stack(clips).to(self.device, non_blocking=True), draws=draws)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names in, configurations out: the recipes for a LIT and for the embedded backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig
+
+
+def paper() -> TrainConfig:
+    """The paper's set-up: tau fixed, pixel MSE + latent MSE, AdamW 5e-4 to 1e-5, 16 clips, 10,000 steps, interval 3."""
+    return TrainConfig(
+        steps=10_000,
+        batch=16,
+        tau=(0.3, 0.3),
+        clips=ClipConfig(frames=33, size=256, interval=(3, 3)),
+        loss=LossConfig(pixel=1.0, latent=1.0),
+        optim=OptimConfig(optimizer="adamw", lr=5e-4, min_lr=1e-5, schedule="cosine", weight_decay=1e-4),
+    )
+
+
+def plus() -> TrainConfig:
+    """Ours: one model for every rate, every clip counted by its own PSNR, averaged weights."""
+    return TrainConfig(
+        steps=20_000,
+        batch=16,
+        tau=(0.1, 0.8),
+        precision="bf16",
+        clips=ClipConfig(frames=33, size=192, interval=(1, 3), zoom=(1.0, 1.4), reverse=True),
+        loss=LossConfig(pixel=1.0, pixel_loss="log-mse", latent=0.1),
+        optim=OptimConfig(
+            optimizer="muon",
+            lr=2e-3,
+            min_lr=2e-5,
+            warmup=200,
+            weight_decay=0.01,
+            decay_all=False,
+            betas=(0.9, 0.95),
+            clip_norm=1.0,
+            ema=0.998,
+        ),
+    )
+
+
+def mini() -> TrainConfig:
+    """The embedded backbone."""
+    return TrainConfig(
+        steps=40_000,
+        batch=16,
+        precision="bf16",
+        latent_noise=0.02,
+        clips=ClipConfig(frames=17, size=192, interval=(1, 2), zoom=(1.0, 1.4), reverse=True),
+        loss=LossConfig(pixel=1.0, pixel_loss="log-mse", latent=0.0, latent_size=1e-4),
+        optim=OptimConfig(
+            optimizer="muon",
+            lr=2e-3,
+            min_lr=1e-5,
+            warmup=200,
+            weight_decay=0.01,
+            decay_all=False,
+            betas=(0.9, 0.95),
+            clip_norm=1.0,
+            ema=0.999,
+        ),
+    )
+
+
+def smoke() -> TrainConfig:
+    """Seconds on a CPU: to see that everything is in place, not to learn."""
+    return TrainConfig(
+        steps=4,
+        batch=2,
+        validate_every=2,
+        validate_clips=2,
+        checkpoint_every=2,
+        log_every=1,
+        pictures=1,
+        clips=ClipConfig(frames=5, size=32, interval=(1, 1)),
+        optim=OptimConfig(lr=1e-3, min_lr=1e-4),
+    )
+
+
+LIT_PRESETS: dict[str, Callable[[], TrainConfig]] = {"paper": paper, "plus": plus, "smoke": smoke}
+BACKBONE_PRESETS: dict[str, Callable[[], TrainConfig]] = {"mini": mini, "smoke": smoke}

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run was told and what it found in, its folder out: configuration, commit, data, log, pictures, checkpoints.
+
+config.json   what was asked for, by which version and commit       log.jsonl     a line each log step and validation
+data.json     which videos, how long, how large                     pictures/     what validation saw
+checkpoints/  last (to go on from) and best (by validation PSNR)    tensorboard/  the same numbers, where asked for
+weights.safetensors  the best weights, ready to use
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay import __version__
+from inlay.errors import UsageError, require
+from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint, write_atomic
+from inlay.train.config import TrainConfig, changed_fields, from_json, to_json
+from inlay.train.png import png_bytes
+from inlay.train.sampler import ClipEntry
+
+
+class RunDir:
+    """The folder of one run. Only the first process writes; the others read."""
+
+    def __init__(self, path: str | Path, *, writes: bool = True) -> None:
+        self.path, self.writes = Path(path), writes
+        self.checkpoints = self.path / "checkpoints"
+        self._events: Any = None
+
+    @property
+    def begun(self) -> bool:
+        return (self.path / "config.json").is_file()
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights.safetensors"
+
+    def check(self, kind: str, config: TrainConfig, data: dict[str, Any], *, resume: bool) -> None:
+        """Refuse a folder that holds a run which is not this very one, or was not asked to go on."""
+        if self.begun and not resume:
+            raise UsageError(f"{self.path} holds a run already; go on with resume (--resume), or choose another folder")
+        if self.begun:
+            self._check_same(kind, config, data)
+
+    def begin(self, kind: str, config: TrainConfig, data: dict[str, Any]) -> None:
+        """Make the folder, if the run has none yet."""
+        if self.writes and not self.begun:
+            record = {"kind": kind, "config": to_json(config), **circumstances()}
+            with explained(f"the run's folder {self.path}"):
+                self.path.mkdir(parents=True, exist_ok=True)
+                write_atomic(self.path / "data.json", json.dumps(data, indent=1).encode())
+                write_atomic(self.path / "config.json", json.dumps(record, indent=1).encode())
+
+    def _check_same(self, kind: str, config: TrainConfig, data: dict[str, Any]) -> None:
+        record = self._read("config.json")
+        if record["kind"] != kind:
+            raise UsageError(f"{self.path} holds a run of kind {record['kind']!r}, not {kind!r}; choose another folder")
+        changed = changed_fields(from_json(TrainConfig, record["config"]), config)
+        if changed:
+            raise UsageError(
+                f"{self.path} was begun with other settings: {', '.join(changed)}; "
+                "resume with the same ones (see its config.json), or begin a new run"
+            )
+        old = self._read("data.json")
+        for split in ("train", "validate"):
+            if old.get(split) != data.get(split):
+                before, now = len(old.get(split) or ()), len(data.get(split) or ())
+                raise UsageError(
+                    f"{self.path}: the {split} videos have changed ({before} then, {now} now; see its data.json); "
+                    "bring the old ones back, or begin a new run"
+                )
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self.path / name} cannot be read ({error}); the run cannot be resumed") from error
+
+    def save(self, name: str, checkpoint: Checkpoint) -> None:
+        if self.writes:
+            save_checkpoint(self.checkpoints, name, checkpoint)
+
+    def load(self, name: str) -> Checkpoint | None:
+        return load_checkpoint(self.checkpoints, name)
+
+    def rewind(self, step: int) -> None:
+        """Forget what a killed run logged after its last checkpoint; it will be done again."""
+        if not self.writes:
+            return
+        for part in self.path.rglob("*.part"):
+            part.unlink(missing_ok=True)
+        log = self.path / "log.jsonl"
+        if log.is_file():
+            kept = [line for line in log.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+            write_atomic(log, "".join(line + "\n" for line in kept).encode())
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append one line, and the same numbers to TensorBoard where it is open."""
+        if not self.writes:
+            return
+        with explained("the log"), (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        if self._events is not None:
+            for name, value in record.items():
+                if isinstance(value, float) and name != "seconds":
+                    self._events.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+
+    def picture(self, step: int, image_HWC: Tensor) -> None:
+        if not self.writes:
+            return
+        folder = self.path / "pictures"
+        with explained("a validation picture"):
+            folder.mkdir(exist_ok=True)
+            write_atomic(folder / f"step-{step:08d}.png", png_bytes(image_HWC))
+        if self._events is not None:
+            self._events.add_image("validate", image_HWC, step, dataformats="HWC")
+
+    def open_events(self, step: int) -> None:
+        """Begin TensorBoard events; those after `step` are overwritten."""
+        if self.writes:
+            require("tensorboard", extra="train")
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+
+def manifest(
+    train: tuple[ClipEntry, ...], validate: tuple[ClipEntry, ...], problems: list[str], skipped: int
+) -> dict[str, Any]:
+    """What data.json holds."""
+    return {
+        "train": [asdict(e) for e in train],
+        "validate": [asdict(e) for e in validate],
+        "too_short": skipped,
+        "problems": problems,
+    }
+
+
+def circumstances() -> dict[str, Any]:
+    """Who made this: version, commit, platform."""
+    return {
+        "inlay": __version__,
+        "commit": commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+    }
+
+
+def commit() -> str:
+    """The commit of the code that runs, with `+` where files have changed since; empty outside a repository."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        change = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if change.stdout.strip() else "")
+
+
+def _step_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):  # the line a kill cut short
+        return 2**62

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and paths in, a trained model out: what `inlay train lit` and `inlay train backbone` call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from inlay.backbones import Mini, MiniConfig, load_backbone
+from inlay.fill import Lit, LitConfig
+from inlay.train.cache import LatentCache
+from inlay.train.checkpoint import seed_random
+from inlay.train.config import TrainConfig
+from inlay.train.data import FileClips
+from inlay.train.loop import Outcome, fit
+from inlay.train.processes import join_processes
+from inlay.train.tasks import BackboneTask, LitTask, Task
+from inlay.train.validate import ValidationSet
+
+
+def train_lit(
+    config: TrainConfig,
+    run_dir: str | Path,
+    *,
+    data: str | Path,
+    lit: LitConfig,
+    validate: str | Path | None = None,
+    layout: str = "auto",
+    backbone: str = "mini",
+    backbone_weights: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    workers: int = 2,
+    resume: bool = False,
+    stop_after: float = 0.0,
+    quiet: bool = False,
+) -> Outcome:
+    """Train a LIT on videos; without a place for validation some of the videos are held out."""
+    processes = join_processes(device)
+    clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
+    frozen = load_backbone(backbone, weights=backbone_weights, device=processes.device)
+    seed_random(config.seed)
+    cache = None
+    if config.latent_cache:
+        cache = LatentCache(config.latent_cache, weight_hash=frozen.spec.weight_hash, entries=clips.entries)
+    validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
+    module = Lit.build(lit).to(processes.device)
+    task: Task = LitTask(module, frozen, config, validation=validation, cache=cache)
+    entries = validation.entries if validation else ()
+    return fit(
+        task, clips, config, run_dir, resume=resume, validate_entries=entries, problems=problems, processes=processes,
+        stop_after=stop_after, quiet=quiet,
+    )  # fmt: skip
+
+
+def train_backbone(
+    config: TrainConfig,
+    run_dir: str | Path,
+    *,
+    data: str | Path,
+    shape: MiniConfig | None = None,
+    validate: str | Path | None = None,
+    layout: str = "auto",
+    device: torch.device | str = "cpu",
+    workers: int = 2,
+    resume: bool = False,
+    stop_after: float = 0.0,
+    quiet: bool = False,
+) -> Outcome:
+    """Train a `mini` from nothing."""
+    processes = join_processes(device)
+    clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
+    seed_random(config.seed)
+    validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
+    task: Task = BackboneTask(Mini(shape).to(processes.device), config, validation=validation)
+    entries = validation.entries if validation else ()
+    return fit(
+        task, clips, config, run_dir, resume=resume, validate_entries=entries, problems=problems, processes=processes,
+        stop_after=stop_after, quiet=quiet,
+    )  # fmt: skip
+
+
+def open_data(
+    config: TrainConfig, data: str | Path, validate: str | Path | None, *, layout: str, workers: int
+) -> tuple[FileClips, FileClips | None, list[str]]:
+    """(videos to learn from, videos to validate on, what was wrong with others)."""
+    clips, problems = FileClips.find(data, layout=layout, workers=workers)
+    if validate is not None:
+        held_out, more = FileClips.find(validate, split="val", workers=workers)
+        return clips, held_out, problems + more
+    if not config.validate_clips or len(clips.entries) < 2:
+        return clips, None, problems
+    rest, held = clips.split(min(config.validate_clips, max(1, len(clips.entries) // 10)))
+    return rest, held, problems

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch in, its loss out: what is learnt, apart from how. The loop knows tasks by these five names only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from inlay.backbones import Backbone, Mini
+from inlay.errors import ConfigError, MissingError, pick
+from inlay.fill import Lit, hold, save_lit
+from inlay.masking import CRITERIA, REFERENCES, pixel_grid
+from inlay.train.cache import LatentCache
+from inlay.train.config import LossConfig, TrainConfig
+from inlay.train.data import Batch
+from inlay.train.losses import Pair, StepLoss, weigh
+from inlay.train.sampler import Draw
+from inlay.train.validate import Validation, ValidationSet, contact_sheet, lit_cells, psnr
+from inlay.weightfile import save_weights
+
+
+class Task(Protocol):
+    """Something to learn."""
+
+    kind: str
+
+    @property
+    def module(self) -> nn.Module:
+        """What is trained."""
+        ...
+
+    def loss(self, batch: Batch) -> StepLoss:
+        """The loss of a batch, a mean over its clips; called with gradients on."""
+        ...
+
+    def validate(self, module: nn.Module) -> Validation | None:
+        """How good `module` (the weights or their average) is; None without validation clips."""
+        ...
+
+    def compile(self) -> None:
+        """Compile what is run every step."""
+        ...
+
+    def export(self, module: nn.Module, path: Path, facts: dict[str, Any]) -> None:
+        """Write weights that the rest of the package loads."""
+        ...
+
+
+class LitTask:
+    """The paper's pipeline: encode, mask, fill, decode. Only the fill learns; gradients flow through the decoder."""
+
+    kind = "lit"
+
+    def __init__(
+        self,
+        lit: Lit,
+        backbone: Backbone,
+        config: TrainConfig,
+        *,
+        validation: ValidationSet | None = None,
+        cache: LatentCache | None = None,
+    ) -> None:
+        check_clips(config, backbone)
+        self.module, self.backbone, self.config = lit, backbone, config
+        self.validation, self.cache = validation, cache
+        self.device = next(lit.parameters()).device
+        lit.set_statistics(backbone.spec.latent_mean, backbone.spec.latent_std)
+        self.lpips = load_perceptual(config.loss, self.device)
+        self._baseline: dict[str, float] = {}
+
+    def loss(self, batch: Batch) -> StepLoss:
+        x, c = batch.pixels, self.config
+        z = self._latents(batch)
+        tau_B = draw_tau(batch.draws, c.tau).to(x.device)
+        keep = masks(z, tau_B, criterion=c.criterion, reference=c.reference, pixels_BCTHW=x)
+        with autocast(x.device, c.precision):
+            z_hat = self.module(z, keep, tau_B)
+            x_hat = self.backbone.decode(z_hat) if needs_pixels(c.loss) else None
+            found = weigh(c.loss, Pair(x=x, x_hat=x_hat, z=z, z_hat=z_hat), lpips=self.lpips)
+        return StepLoss(total=found.total, terms={**found.terms, "keep_rate": keep.float().mean()})
+
+    @torch.no_grad()
+    def _latents(self, batch: Batch) -> Tensor:
+        """In float32 whatever the precision of training: these are the cells that will be met in use."""
+        if self.cache is not None:
+            return self.cache.latents(batch, self.backbone.encode)
+        return self.backbone.encode(batch.pixels)
+
+    @torch.no_grad()
+    def validate(self, module: nn.Module) -> Validation | None:
+        if self.validation is None or not self.validation.draws:
+            return None
+        sums: dict[str, list[float]] = {"psnr": [], "keep_rate": []}
+        plain: dict[str, list[float]] = {"psnr_full": [], "psnr_hold": []}
+        tau = self.config.validate_tau or middle(self.config.tau)
+        rows: list[list[Tensor]] = []
+        for x in self.validation.clips():
+            z = self.backbone.encode(x)
+            tau_B = torch.full((1,), tau, device=x.device)
+            c = self.config
+            keep = masks(z, tau_B, criterion=c.criterion, reference=c.reference, pixels_BCTHW=x)
+            x_hat = self.backbone.decode(module(z, keep, tau_B))
+            sums["psnr"].append(psnr(x, x_hat))
+            sums["keep_rate"].append(keep.float().mean().item())
+            if not self._baseline:  # the frozen backbone's own figures never change
+                plain["psnr_full"].append(psnr(x, self.backbone.decode(z)))
+                plain["psnr_hold"].append(psnr(x, self.backbone.decode(hold(z, keep))))
+            if len(rows) < self.config.pictures:
+                rows.append([x, lit_cells(x, keep), x_hat])
+        self._baseline = self._baseline or {k: _mean(v) for k, v in plain.items()}
+        numbers = {"keep_rate": _mean(sums["keep_rate"]), **self._baseline}
+        return Validation(psnr=_mean(sums["psnr"]), numbers=numbers, picture=contact_sheet(rows))
+
+    def compile(self) -> None:
+        compile_all(self.module)
+        if isinstance(self.backbone, nn.Module):
+            compile_all(*self.backbone.children())
+
+    def export(self, module: nn.Module, path: Path, facts: dict[str, Any]) -> None:
+        spec = self.backbone.spec
+        meta = {**facts, "backbone": spec.name, "backbone_hash": spec.weight_hash, "tau": list(self.config.tau)}
+        assert isinstance(module, Lit), "a LitTask trains a Lit"
+        save_lit(path, module, meta, stored="fp32")
+
+
+class BackboneTask:
+    """An autoencoder learns to give back what it was shown."""
+
+    kind = "backbone"
+
+    def __init__(self, backbone: Mini, config: TrainConfig, *, validation: ValidationSet | None = None) -> None:
+        check_clips(config, backbone)
+        self.module, self.config, self.validation = backbone, config, validation
+        backbone.requires_grad_(True).train()
+        backbone.weight_hash = "in training"  # weights change every step; their digest is taken when they are saved
+        self.device = next(backbone.parameters()).device
+        self.lpips = load_perceptual(config.loss, self.device)
+
+    def loss(self, batch: Batch) -> StepLoss:
+        x, c = batch.pixels, self.config
+        with autocast(x.device, c.precision):
+            z = self.module.encode(x)
+            x_hat = self.module.decode(z + noise_like(z, batch.draws, c.latent_noise) if c.latent_noise else z)
+            found = weigh(c.loss, Pair(x=x, x_hat=x_hat, z=z), lpips=self.lpips)
+        return StepLoss(total=found.total, terms={**found.terms, "latent_std": z.detach().float().std()})
+
+    @torch.no_grad()
+    def validate(self, module: nn.Module) -> Validation | None:
+        assert isinstance(module, Mini), "a BackboneTask trains a Mini"
+        if self.validation is None or not self.validation.draws:
+            return None
+        found: list[float] = []
+        rows: list[list[Tensor]] = []
+        for x in self.validation.clips():
+            x_hat = module.decode(module.encode(x))
+            found.append(psnr(x, x_hat))
+            if len(rows) < self.config.pictures:
+                rows.append([x, x_hat])
+        return Validation(psnr=_mean(found), picture=contact_sheet(rows))
+
+    def compile(self) -> None:
+        compile_all(*self.module.children())
+
+    def export(self, module: nn.Module, path: Path, facts: dict[str, Any]) -> None:
+        assert isinstance(module, Mini), "a BackboneTask trains a Mini"
+        meta = {**facts, "config": asdict(module.config)}
+        if self.validation is not None and self.validation.draws:
+            mean, std = latent_statistics(module, self.validation)
+            meta |= {"latent_mean": mean, "latent_std": std}
+        save_weights(path, module.state_dict(), meta, stored="fp32")
+
+
+def masks(
+    z_BCTHW: Tensor, tau_B: Tensor, *, criterion: str, reference: str, pixels_BCTHW: Tensor | None = None
+) -> Tensor:
+    """[B, T, H, W] bool: the masking room's own step, with a threshold for each clip."""
+    step = pick("reference", reference, REFERENCES)
+    distance = pick("criterion", criterion, CRITERIA)
+    if criterion == "pixel-l1":
+        assert pixels_BCTHW is not None, "pixel-l1 compares pixels"
+        t, h, w = z_BCTHW.shape[2:]
+        z_BCTHW = pixel_grid(pixels_BCTHW, (t, h, w))
+    first, *later = z_BCTHW.unbind(2)
+    state, keep = first, [torch.ones_like(first[:, 0], dtype=torch.bool)]
+    for z_BCHW in later:
+        state, kept = step(state, z_BCHW, distance, tau_B.view(-1, 1, 1))  # type: ignore[arg-type]
+        keep.append(kept)
+    return torch.stack(keep, dim=1)
+
+
+def draw_tau(draws: Sequence[Draw], tau: tuple[float, float]) -> Tensor:
+    """[B]: log-uniform between the two, so that low and high rates are met equally often; uniform from zero."""
+    low, high = tau
+    levels = torch.tensor([d.level for d in draws], dtype=torch.float64)
+    found = low * (high / low) ** levels if low > 0 else high * levels
+    return found.float()
+
+
+def middle(tau: tuple[float, float]) -> float:
+    """The tau of level one half."""
+    return (tau[0] * tau[1]) ** 0.5 if tau[0] > 0 else tau[1] / 2
+
+
+def noise_like(z_BCTHW: Tensor, draws: Sequence[Draw], scale: float) -> Tensor:
+    """Gaussian noise that belongs to the draw: the same in every process layout and after every resume."""
+    noise = []
+    for draw in draws:
+        g = torch.Generator(device=z_BCTHW.device).manual_seed(draw.seed)
+        noise.append(torch.randn(z_BCTHW.shape[1:], generator=g, device=z_BCTHW.device))
+    return torch.stack(noise).to(z_BCTHW.dtype) * scale
+
+
+@torch.no_grad()
+def latent_statistics(backbone: Mini, validation: ValidationSet) -> tuple[list[float], list[float]]:
+    """(mean, standard deviation) of each latent channel."""
+    z_CN = torch.cat([backbone.encode(x).transpose(0, 1).flatten(1) for x in validation.clips()], dim=1).double()
+    return z_CN.mean(1).tolist(), z_CN.std(1).clamp_min(1e-6).tolist()
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+
+
+def compile_all(*modules: nn.Module) -> None:
+    """One graph for each shape: a general one, made once validation brings another batch size, would slow training."""
+    for module in modules:
+        module.compile(dynamic=False)
+
+
+def needs_pixels(loss: LossConfig) -> bool:
+    """Whether any term looks at decoded pixels; without one the decoder need not run."""
+    return bool(loss.pixel or loss.perceptual or (loss.temporal and loss.temporal_form != "latent"))
+
+
+def load_perceptual(loss: LossConfig, device: torch.device) -> nn.Module | None:
+    if not loss.perceptual:
+        return None
+    from inlay.measure.lpips import load_lpips
+    from inlay.measure.weights import find_weights
+
+    try:
+        return load_lpips(find_weights("lpips"), str(device))
+    except MissingError as error:
+        raise MissingError(f"{error}; or train without it: perceptual=0") from error
+
+
+def check_clips(config: TrainConfig, backbone: Backbone) -> None:
+    """Refuse clips that this backbone cannot fold."""
+    spec, c = backbone.spec, config.clips
+    if spec.frames(spec.slots(c.frames)) != c.frames:
+        raise ConfigError(
+            f"{spec.name} takes {spec.first_slot_frames} + {spec.time_stride}k frames; {c.frames} is none of these, "
+            f"{spec.frames(spec.slots(c.frames))} would be"
+        )
+    if c.size % spec.space_stride:
+        raise ConfigError(f"{spec.name} takes sizes that are multiples of {spec.space_stride}; got {c.size}")
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clips and their reconstructions in, PSNR and one picture out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from inlay.train.config import TrainConfig
+from inlay.train.data import ClipSource
+from inlay.train.sampler import ClipEntry, Draw, fixed_draws
+
+CAP_DB = 100.0  # of an identical frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationSet:
+    """The clips validation looks at: always the same ones, cut the same way."""
+
+    source: ClipSource
+    draws: tuple[Draw, ...]
+    device: torch.device | str = "cpu"
+
+    @staticmethod
+    def of(source: ClipSource, config: TrainConfig, device: torch.device | str = "cpu") -> ValidationSet:
+        c = config.clips
+        draws = fixed_draws(
+            source.entries,
+            frames=c.frames,
+            size=c.size,
+            interval=config.validate_interval,
+            limit=config.validate_clips,
+        )
+        return ValidationSet(source=source, draws=tuple(draws), device=device)
+
+    @property
+    def entries(self) -> tuple[ClipEntry, ...]:
+        return tuple(self.source.entries[d.clip] for d in self.draws)
+
+    def clips(self) -> Iterator[Tensor]:
+        """[1, 3, T, H, W] in [-1, 1], one by one."""
+        for draw in self.draws:
+            yield self.source.cut(draw)[None].to(self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """What one validation found; `psnr` decides which weights are best."""
+
+    psnr: float
+    numbers: dict[str, float] = field(default_factory=dict)
+    picture: Tensor | None = None  # [H, W, 3] uint8: a row a clip
+
+
+def psnr(x_BCTHW: Tensor, y_BCTHW: Tensor) -> float:
+    """Mean of per-frame PSNR in dB, on pixels rounded to 8 bits: what `measure` says, in one pass on the device."""
+    frames = [(to_bytes(x).double() - to_bytes(y).double()) for x, y in zip(x_BCTHW, y_BCTHW, strict=True)]
+    mse_N = torch.cat(frames).square().flatten(1).mean(1)
+    return (10 * (255**2 / mse_N).log10()).clamp(max=CAP_DB).mean().item()
+
+
+def to_bytes(x_CTHW: Tensor) -> Tensor:
+    """[T, H, W, 3] uint8 of pixels in [-1, 1]."""
+    levels = (x_CTHW.float().clamp(-1, 1) + 1) * 127.5
+    return levels.round().to(torch.uint8).permute(1, 2, 3, 0)
+
+
+def contact_sheet(rows: Sequence[Sequence[Tensor]]) -> Tensor | None:
+    """[H, W, 3] uint8: one frame of each clip of a row side by side; clips are [1, 3, T, H, W]."""
+    if not rows:
+        return None
+    return torch.cat([torch.cat([_middle(x) for x in row], dim=1) for row in rows], dim=0)
+
+
+def _middle(x_BCTHW: Tensor) -> Tensor:
+    t = x_BCTHW.shape[2] * 2 // 3
+    return to_bytes(x_BCTHW[0, :, t : t + 1])[0].cpu()
+
+
+def lit_cells(x_BCTHW: Tensor, keep_BTHW: Tensor) -> Tensor:
+    """The clip with its dropped cells dimmed; slot 0 covers one frame, later slots equal shares of the rest."""
+    T, H, W = x_BCTHW.shape[2:]
+    slots = keep_BTHW.shape[1]
+    frame = torch.arange(T, device=x_BCTHW.device)
+    slot = torch.where(frame == 0, 0, 1 + (frame - 1) * (slots - 1) // max(T - 1, 1))
+    lit = keep_BTHW[:, slot].float()
+    lit = torch.nn.functional.interpolate(lit, size=(H, W), mode="nearest")[:, None]
+    return (x_BCTHW + 1) * (0.25 + 0.75 * lit) - 1

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`inlay train lit` and `inlay train backbone`, from videos on disk to weights that load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from inlay.app.commands.train import app
+from inlay.errors import UsageError, VideoError
+from inlay.train.config import option_fields
+from tests.conftest import moving_square
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from inlay.video import write_video
+
+    place = tmp_path_factory.mktemp("videos")
+    for i in range(4):
+        write_video(moving_square(7, 40, 48, seed=i), place / f"{i}.mp4")
+    write_video(moving_square(3, 40, 48), place / "short.mp4")
+    (place / "broken.mp4").write_bytes(b"no video")
+    return place
+
+
+def invoke(*args: str | Path) -> None:
+    app([str(a) for a in args], standalone_mode=False)
+
+
+QUICK = ("--preset", "smoke", "--steps", "2", "--device", "cpu")
+
+
+def test_lit_from_a_folder_to_weights(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from inlay.fill import load_lit
+
+    run = tmp_path / "run"
+    invoke("lit", folder, "--run", run, *QUICK, "--backbone", "mini-untrained", "--tau", "0.05", "0.2", "--no-flip")
+    shown = capsys.readouterr()
+    assert "dB at step" in shown.out
+    assert "1 of 4 videos are left out: shorter than 5 frames" in shown.err
+    record = json.loads((run / "config.json").read_text())["config"]
+    assert (record["tau"], record["clips"]["flip"], record["steps"]) == ([0.05, 0.2], False, 2)
+    data = json.loads((run / "data.json").read_text())
+    assert (len(data["train"]), len(data["validate"]), data["too_short"]) == (4, 1, 1)
+    assert any("broken.mp4" in problem for problem in data["problems"])
+    assert load_lit(run / "weights.safetensors").config.width == 64
+
+
+def test_backbone_says_json_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    start = ("backbone", folder, "--run", run, *QUICK, "--json")
+    invoke(*start, "--stop-after", "0.0001")
+    assert json.loads(capsys.readouterr().out)["finished"] is False
+    with pytest.raises(UsageError, match="--resume"):
+        invoke(*start)
+    invoke(*start, "--resume")
+    record = json.loads(capsys.readouterr().out)
+    assert (record["finished"], record["step"]) == (True, 2)
+    assert Path(record["weights"]).is_file()
+
+
+def test_what_cannot_work_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such folder"):
+        invoke("lit", tmp_path / "none", "--run", tmp_path / "run")
+    with pytest.raises(VideoError, match="no videos"):
+        invoke("backbone", tmp_path, "--run", tmp_path / "run", *QUICK)
+    with pytest.raises(UsageError, match="unknown preset 'plux'; did you mean 'plus'"):
+        invoke("lit", tmp_path, "--run", tmp_path / "run", "--preset", "plux")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_setting_is_a_flag_that_explains_itself() -> None:
+    group = typer.main.get_command(app)
+    wanted = {"--" + f.name.replace("_", "-") for _, f in option_fields()}
+    for command in group.commands.values():  # type: ignore[attr-defined]
+        flags = {flag for p in command.params for flag in p.opts}
+        assert wanted <= flags
+        assert all(getattr(p, "help", None) for p in command.params if p.name != "help")
