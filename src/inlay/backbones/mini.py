@@ -145,7 +145,8 @@ class MiniEncoder(nn.Module):
 
     def forward(self, x_BCTHW: Tensor, state: State | None) -> tuple[Tensor, State]:
         B, T = x_BCTHW.shape[0], x_BCTHW.shape[2] // TIME
-        past, after = iter(state or ()), State()
+        past: Iterator[Tensor] = iter(state or ())
+        after: State = []
         y = self.conv_in(self.patch.forward(x_BCTHW))  # [B*T, C, H/4, W/4]: slots are a batch to all but the shift
         y = run_blocks(self.fine, y, T, past, after)
         y = self.down(F.pixel_unshuffle(y, FOLD))
@@ -168,7 +169,8 @@ class MiniDecoder(nn.Module):
 
     def forward(self, z_BCTHW: Tensor, state: State | None) -> tuple[Tensor, State]:
         T = z_BCTHW.shape[2]
-        past, after = iter(state or ()), State()
+        past: Iterator[Tensor] = iter(state or ())
+        after: State = []
         y = self.conv_in(z_BCTHW.transpose(1, 2).flatten(0, 1).contiguous(memory_format=torch.channels_last))
         y = run_blocks(self.coarse, y, T, past, after)
         y = F.pixel_shuffle(self.up(y), FOLD)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights that ship: real clips in, `mini` and its LITs out. Runs where there is a GPU and little else.
+
+    python recipes/mini.py clips  VIDEOS CLIPS              AV1 videos to .ivf, once, where PyAV is (no re-encoding)
+    python recipes/mini.py backbone --clips CLIPS --run RUN [--photos PHOTOS] [--seconds 840] [--stop-after 560]
+    python recipes/mini.py lit      --clips CLIPS --run RUN --backbone mini.safetensors --kind plus [--seconds 260]
+    python recipes/mini.py pack     --run RUN --out weights/mini.safetensors [--stored fp16]
+
+A run that stopped after --stop-after goes on when the same command is given again. `--clips` may be named more than
+once. The `dav1d` program decodes; --dav1d names it. Numbers of the shipped weights: src/inlay/weights/MODEL_CARD.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
+
+from inlay.backbones import Mini, MiniConfig, load_backbone
+from inlay.fill import Lit
+from inlay.fill import paper as paper_shape
+from inlay.fill import plus as plus_shape
+from inlay.train.config import TrainConfig
+from inlay.train.ivf import decode_ivf, remux_to_ivf
+from inlay.train.loop import fit
+from inlay.train.photos import PhotoClips
+from inlay.train.presets import mini, paper, plus
+from inlay.train.resident import MixedClips, ResidentClips
+from inlay.train.sampler import fixed_draws
+from inlay.train.tasks import BackboneTask, LitTask
+from inlay.train.validate import ValidationSet
+from inlay.weightfile import load_weights, save_weights
+
+HELD_OUT = 24  # one clip in this many is never trained on; the choice goes by name, so it is the same everywhere
+
+
+def main() -> None:
+    args = parse()
+    {"clips": make_clips, "backbone": train_backbone, "lit": train_lit, "pack": pack}[args.stage](args)
+
+
+def make_clips(args: argparse.Namespace) -> None:
+    for video in sorted(args.videos.glob("*.mp4")):
+        remux_to_ivf(video, args.out / f"{video.stem}.ivf")
+
+
+def train_backbone(args: argparse.Namespace) -> None:
+    config = budget(mini(), args)
+    clips, held_out = load_clips(args)
+    torch.manual_seed(config.seed)
+    task = BackboneTask(Mini(MiniConfig()).to(args.device), config, validation=held_out)
+    run(task, clips, config, held_out, args)
+
+
+def train_lit(args: argparse.Namespace) -> None:
+    shape, preset = {"plus": (plus_shape, plus), "paper": (paper_shape, paper)}[args.kind]
+    config = budget(preset(), args)
+    if args.tau:
+        config = replace(config, tau=(args.tau[0], args.tau[-1]))
+    if args.kind == "paper":  # the paper's recipe, in our time and at our crop
+        own = plus().clips
+        config = replace(config, precision="bf16", clips=replace(config.clips, size=own.size))
+    clips, held_out = load_clips(args)
+    backbone = load_backbone("mini", weights=args.backbone, device=args.device)
+    torch.manual_seed(config.seed)
+    lit = Lit.build(shape())
+    lit.set_statistics(backbone.spec.latent_mean, backbone.spec.latent_std)
+    task = LitTask(lit.to(args.device), backbone, config, validation=held_out)
+    run(task, clips, config, held_out, args)
+
+
+def pack(args: argparse.Namespace) -> None:
+    """The run's best weights in the size they ship in."""
+    weights = load_weights(args.run / "weights.safetensors")
+    save_weights(args.out, weights.tensors, weights.meta, stored=args.stored)
+    say(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")
+
+
+def budget(config: TrainConfig, args: argparse.Namespace) -> TrainConfig:
+    """The preset, for as long as there is time."""
+    config = replace(config, steps=10**6, max_seconds=args.seconds, compile=args.device == "cuda")
+    config = replace(config, validate_every=args.validate_every, checkpoint_every=10**6, log_every=50)
+    config = config.with_options(**dict(args.set))
+    if args.tiny:
+        return replace(config, batch=2, clips=replace(config.clips, frames=9, size=64), compile=False, log_every=1)
+    return config
+
+
+def load_clips(args: argparse.Namespace) -> tuple[MixedClips, ValidationSet]:
+    """What is trained on, and what is not: 33 frames at 256x256, interval 1."""
+    began = time.monotonic()
+    paths = sorted(p for folder in args.clips for p in folder.glob("*.ivf"))[: args.limit]
+    kept, held = ([p for p in paths if is_held_out(p) == flag] for flag in (False, True))
+    videos = decode_ivf([*kept, *held], program=args.dav1d)
+    train = ResidentClips(videos[: len(kept)], names=[p.stem for p in kept], device=args.device)
+    train.weights = tuple(float(e.frames) for e in train.entries)
+    test = ResidentClips(videos[len(kept) :], names=[p.stem for p in held], device=args.device)
+    frames, size = (9, 64) if args.tiny else (33, 256)
+    draws = tuple(fixed_draws(test.entries, frames=frames, size=size))
+    sources, shares = [train], [1.0]
+    if args.photos:
+        sources.append(PhotoClips.from_folder(args.photos, device=args.device))
+        shares = [1 - args.photo_share, args.photo_share]
+    say(f"{len(kept)} clips to train on, {len(draws)} held out, read in {time.monotonic() - began:.1f} s")
+    return MixedClips(sources, shares), ValidationSet(source=test, draws=draws, device=args.device)
+
+
+def is_held_out(path: Path) -> bool:
+    return int(hashlib.sha256(path.stem.encode()).hexdigest(), 16) % HELD_OUT == 0
+
+
+def run(task, clips, config: TrainConfig, held_out: ValidationSet, args: argparse.Namespace) -> None:  # type: ignore[no-untyped-def]
+    torch.backends.cudnn.benchmark = True
+    outcome = fit(
+        task, clips, config, args.run, resume=True, validate_entries=held_out.entries, stop_after=args.stop_after
+    )
+    say(f"{outcome}")
+    if args.device == "cuda":
+        say(f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of GPU memory at most")
+
+
+def setting(text: str) -> tuple[str, object]:
+    """`lr=1e-3`: a setting of the preset to change."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    stages = parser.add_subparsers(dest="stage", required=True)
+    clips = stages.add_parser("clips")
+    clips.add_argument("videos", type=Path)
+    clips.add_argument("out", type=Path)
+    for name in ("backbone", "lit"):
+        stage = stages.add_parser(name)
+        stage.add_argument("--clips", type=Path, action="append", required=True)
+        stage.add_argument("--run", type=Path, required=True)
+        stage.add_argument("--photos", type=Path)
+        stage.add_argument("--photo-share", type=float, default=0.1)
+        stage.add_argument("--seconds", type=float, default=840.0)
+        stage.add_argument("--stop-after", type=float, default=0.0)
+        stage.add_argument("--validate-every", type=int, default=4000)
+        stage.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE")
+        stage.add_argument("--device", default="cuda")
+        stage.add_argument("--dav1d", default="dav1d")
+        stage.add_argument("--limit", type=int)
+        stage.add_argument("--tiny", action="store_true", help="a rehearsal on a CPU")
+    stage.add_argument("--backbone", type=Path, required=True)
+    stage.add_argument("--kind", choices=["plus", "paper"], required=True)
+    stage.add_argument("--tau", type=float, nargs="+", help="one threshold, or the ends of a range")
+    packed = stages.add_parser("pack")
+    packed.add_argument("--run", type=Path, required=True)
+    packed.add_argument("--out", type=Path, required=True)
+    packed.add_argument("--stored", default="fp16")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
