@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Originals, tokens and reconstructions in, a side-by-side film out: input | kept cells lit | reconstruction.
+
+Legend: T frames, H W pixels. Kept cells stay in colour, dropped ones turn dark and grey, and a line marks where the two
+meet: the difference is one of brightness, so that it does not depend on telling colours apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from inlay.app.letters import bitmap
+from inlay.errors import ShapeError
+from inlay.types import Tokens, Video
+
+EDGE = torch.tensor([230, 159, 0], dtype=torch.uint8)  # an orange that all common kinds of colour vision tell from grey
+LUMA = torch.tensor([0.299, 0.587, 0.114])
+DIM = 0.4
+INK, PAPER = 235, 24
+GAP, HEADER, MARGIN = 8, 26, 4  # pixels
+SHORT_SIDE = (240, 540)  # a panel smaller than the first is enlarged, larger than the second reduced
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shot:
+    """The same frames three times over; without the original video there are two panels."""
+
+    original: Video | None
+    tokens: Tokens
+    result: Video
+
+
+def shots(tokens: Iterable[Tokens], results: Iterable[Video], originals: Iterable[Video] | None) -> Iterator[Shot]:
+    """Walk chunk by chunk, however the originals and results are cut themselves."""
+    result_frames = _Frames(results, "the decoded video")
+    original_frames = _Frames(originals, "the original video") if originals is not None else None
+    for part in tokens:
+        n = part.info.frames
+        original = original_frames.take(n) if original_frames else None
+        yield Shot(original=original, tokens=part, result=result_frames.take(n))
+
+
+class _Frames:
+    """Videos in, the same frames in pieces of any length out."""
+
+    def __init__(self, videos: Iterable[Video], name: str) -> None:
+        self.videos, self.name = iter(videos), name
+        self.rest: Video | None = None
+
+    def take(self, n: int) -> Video:
+        parts: list[Video] = []
+        while n:
+            video = self.rest or next(self.videos, None)
+            if video is None:
+                raise ShapeError(f"{self.name} has {n} frames fewer than the tokens; are they of the same clip?")
+            parts.append(video[:n])
+            self.rest = video[n:] if len(video) > n else None
+            n -= len(parts[-1])
+        times = [p.seconds for p in parts if p.seconds is not None]
+        seconds = torch.cat(times) if len(times) == len(parts) else None
+        return Video(frames=torch.cat([p.frames for p in parts]), fps=parts[0].fps, seconds=seconds)
+
+
+def slot_of_frame(tokens: Tokens) -> Tensor:
+    """[T] the slot of each frame of one chunk: slot 0 of a key chunk shows one frame, every other slot a stride."""
+    stride = tokens.recipe.time_stride
+    frame_T = torch.arange(tokens.info.frames)
+    if tokens.spans[0].key:
+        frame_T = frame_T + stride - 1
+    return (frame_T // stride).clamp(max=len(tokens.mask) - 1)
+
+
+def frame_keep_rates(tokens: Tokens) -> Tensor:
+    """[T] share of cells kept in the slot of each frame."""
+    return tokens.mask.flatten(1).float().mean(1)[slot_of_frame(tokens)]
+
+
+def lit(frames_THWC: Tensor, tokens: Tokens) -> Tensor:
+    """Frames with the dropped cells dark and grey, kept ones as they are, and a line between."""
+    _, height, width, _ = frames_THWC.shape
+    stride = tokens.recipe.space_stride
+    keep_Thw = tokens.mask[slot_of_frame(tokens)].cpu()
+    keep_THW = keep_Thw.repeat_interleave(stride, 1).repeat_interleave(stride, 2)[:, :height, :width]
+    grey_THW = (frames_THWC.float() @ LUMA).mul_(DIM).to(torch.uint8)
+    out = torch.where(keep_THW[..., None], frames_THWC, grey_THW[..., None])
+    edge_THW = torch.zeros_like(keep_THW)
+    edge_THW[:, 1:] |= keep_THW[:, 1:] != keep_THW[:, :-1]
+    edge_THW[:, :, 1:] |= keep_THW[:, :, 1:] != keep_THW[:, :, :-1]
+    out[edge_THW] = EDGE
+    return out
+
+
+def compose(shot: Shot) -> Video:
+    """One film chunk: labelled panels side by side."""
+    backdrop = shot.original or shot.result
+    panels = [(["reconstruction"] * len(shot.result), shot.result.frames)]
+    rates = frame_keep_rates(shot.tokens).tolist()
+    panels.insert(0, ([f"kept cells {rate:.0%}" for rate in rates], lit(backdrop.frames, shot.tokens)))
+    if shot.original is not None:
+        panels.insert(0, (["input"] * len(shot.result), shot.original.frames))
+    drawn = [_panel(labels, frames) for labels, frames in panels]
+    gap = torch.full((*drawn[0].shape[:2], GAP, 3), PAPER, dtype=torch.uint8)
+    row = [piece for panel in drawn for piece in (gap, panel)][1:]
+    return Video(frames=_even(torch.cat(row, 2)), fps=backdrop.fps, seconds=backdrop.seconds)
+
+
+def _panel(labels: list[str], frames_THWC: Tensor) -> Tensor:
+    frames = _scaled(frames_THWC)
+    header = torch.full((len(frames), HEADER, frames.shape[2], 3), PAPER, dtype=torch.uint8)
+    for t, label in enumerate(labels):
+        text_HW = bitmap(label)[:, : frames.shape[2] - MARGIN]
+        height, width = text_HW.shape
+        top = (HEADER - height) // 2
+        header[t, top : top + height, MARGIN : MARGIN + width][text_HW] = INK
+    return torch.cat([header, frames], 1)
+
+
+def _scaled(frames_THWC: Tensor) -> Tensor:
+    """Small pictures enlarged by a whole number, so that cells stay crisp; large ones reduced by area."""
+    short = min(frames_THWC.shape[1:3])
+    smallest, largest = SHORT_SIDE
+    if short < smallest:
+        factor = math.ceil(smallest / short)
+        return frames_THWC.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
+    if short <= largest:
+        return frames_THWC
+    size = [round(side * largest / short) for side in frames_THWC.shape[1:3]]
+    small = interpolate(frames_THWC.permute(0, 3, 1, 2).float(), size=size, mode="area")
+    return small.round().to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def _even(frames_THWC: Tensor) -> Tensor:
+    """Even sides play everywhere; the film is not a measurement, so a line of paper does no harm."""
+    t, h, w, _ = frames_THWC.shape
+    out = torch.full((t, h + h % 2, w + w % 2, 3), PAPER, dtype=torch.uint8)
+    out[:, :h, :w] = frames_THWC
+    return out

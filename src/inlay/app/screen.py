@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records in, text or one JSON object on stdout out; progress goes to stderr, and only to a terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+Rows = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """How one command speaks."""
+
+    json: bool = False
+    quiet: bool = False
+    results_to_stderr: bool = False  # when stdout carries a video
+
+    def show(self, record: Mapping[str, object], rows: Rows) -> None:
+        """One result: the record for programs, the rows for people."""
+        if self.json:
+            self._write(json.dumps(plain(record), indent=2, allow_nan=False))
+        elif not self.quiet:
+            width = max(len(name) for name, _ in rows)
+            self._write("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+
+    def note(self, text: str) -> None:
+        """A remark that is not a result."""
+        if not self.quiet:
+            sys.stderr.write(f"inlay: {text}\n")
+
+    def _write(self, text: str) -> None:
+        stream = sys.stderr if self.results_to_stderr else sys.stdout
+        stream.write(text + "\n")
+
+    @contextmanager
+    def progress(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+        """Yields `advance(frames)`. Without a terminal, with --quiet or --json it does nothing."""
+        if self.quiet or self.json or not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(f"{label} (frames)", total=total)
+            yield lambda frames: bar.advance(task, frames)
+
+
+def plain(value: object) -> object:
+    """What JSON can say: fractions as numbers, paths as text, numbers that are none as null."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def size_text(size_bytes: int) -> str:
+    """`41,308 bytes` or `1.24 MB (1,240,311 bytes)`.
+
+    >>> size_text(999)
+    '999 bytes'
+    """
+    if size_bytes < 1_000_000:
+        return f"{size_bytes:,} bytes"
+    return f"{size_bytes / 1e6:.2f} MB ({size_bytes:,} bytes)"

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line's surface: a new flag is a decision, and its choices and defaults are the library's own."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import typer
+
+from inlay.app.cli import COMMANDS, app
+from inlay.app.options import CHOICES
+
+MODEL = {"--backbone", "--weights", "--device", "--dtype", "--fill"}
+MASK = {"--tau", "--criterion", "--reference"}
+SPEECH = {"--json", "--quiet"}
+TRAIN = SPEECH | {
+    "--run", "--preset", "--validate", "--layout", "--device", "--workers", "--resume", "--stop-after"
+}  # fmt: skip
+
+FLAGS: dict[str, set[str]] = {
+    "encode": MODEL | MASK | SPEECH | {"--precision", "--size", "--keep-going", "--force"},
+    "decode": MODEL - {"--backbone"} | SPEECH | {"--lossless", "--crf", "--keep-going", "--force"},
+    "info": {"--json"},
+    "verify": SPEECH,
+    "view": MODEL | MASK | SPEECH | {"--size", "--curve", "--original", "--force"},
+    "compare": SPEECH | {"--metrics", "--size", "--device"},
+    "demo": SPEECH | {"--video", "--out", "--size", "--frames", "--tau", "--fill", "--backbone", "--device", "--force"},
+    "doctor": {"--json"},
+    "fetch": SPEECH | {"--folder", "--force"},
+    "train lit": TRAIN | {"--backbone", "--weights", "--shape"},
+    "train backbone": TRAIN,
+}
+ROOT = {"--version", "--debug", "--install-completion", "--show-completion"}
+
+
+def long_flags(command) -> set[str]:
+    return {flag for p in command.params for flag in p.opts if flag.startswith("--")} - {"--help"}
+
+
+def commands() -> dict[str, Any]:
+    """Every command by the words that call it."""
+    found = {}
+    for name, command in typer.main.get_command(app).commands.items():
+        below = getattr(command, "commands", None)
+        found |= {name: command} if below is None else {f"{name} {word}": c for word, c in below.items()}
+    return found
+
+
+def test_flags_are_those_agreed_on() -> None:
+    from inlay.train.config import option_fields
+
+    settings = {f"--{field.name.replace('_', '-')}" for _, field in option_fields()}  # made from TrainConfig's fields
+    got = {name: long_flags(command) for name, command in commands().items()}
+    for name in got:
+        if name.startswith("train "):
+            switches = {flag.replace("--no-", "--") for flag in got[name]}
+            assert settings <= switches, f"{name} has no flag for {settings - switches}"
+            got[name] = {flag for flag in got[name] if flag.replace("--no-", "--") not in settings}
+    assert long_flags(typer.main.get_command(app)) == ROOT
+    assert got == FLAGS
+
+
+def test_every_flag_and_argument_explains_itself() -> None:
+    for name, command in commands().items():
+        assert command.help, f"{name} has no description"
+        silent = [p.name for p in command.params if not getattr(p, "help", None)]
+        assert not silent, f"{name}: no help for {silent}"
+
+
+def library_choices() -> dict[str, set[str]]:
+    from inlay.fill import FILLS
+    from inlay.masking import CRITERIA, REFERENCES
+    from inlay.tokenizer import LITS
+    from inlay.types import PRECISIONS
+
+    return {
+        "criterion": set(CRITERIA),
+        "reference": set(REFERENCES),
+        "precision": set(PRECISIONS),
+        "fill": {*FILLS, *LITS},
+        "dtype": {"float32", "bfloat16"},
+    }
+
+
+def test_choices_are_the_librarys_tables() -> None:
+    assert {kind: set(names) for kind, names in CHOICES.items()} == library_choices()
+
+
+@pytest.mark.parametrize("command", ["encode", "view"])
+def test_defaults_are_the_librarys_defaults(command: str) -> None:
+    from inlay.masking import MaskConfig
+    from inlay.types import Recipe
+
+    given = inspect.signature(COMMANDS[command]).parameters
+    assert (given["criterion"].default, given["reference"].default) == (MaskConfig().criterion, MaskConfig().reference)
+    if "precision" in given:
+        assert given["precision"].default == Recipe(backbone="x", weight_hash="x", tau=0).precision
+
+
+def test_default_quality_is_the_video_writers() -> None:
+    from inlay.video.writer import DEFAULT_CRF
+
+    assert inspect.signature(COMMANDS["decode"]).parameters["crf"].default == DEFAULT_CRF
