@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short annealed runs of `mini` under different settings, in one process so that they compile once.
 
-    python benchmarks/ablate_backbone.py --clips CLIPS --seconds 30 --out record.json 'optimizer=muon,lr=1e-3' '…'
+python benchmarks/ablate_backbone.py --clips CLIPS --seconds 30 --out record.json 'optimizer=muon,lr=1e-3' '…'
 """
 
 from __future__ import annotations
