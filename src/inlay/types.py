@@ -170,6 +170,7 @@ class Recipe:
     reference: str = "last-kept"
     precision: str = "q8"
     fill: str = "lit"  # a hint: which fill the maker would use
+    streaming: str = "clips"  # how chunks that are not key chunks go on from the one before
     time_stride: int = 4
     space_stride: int = 8
 

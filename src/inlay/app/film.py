@@ -17,6 +17,7 @@ from torch.nn.functional import interpolate
 
 from inlay.app.letters import bitmap
 from inlay.errors import ShapeError
+from inlay.stream.config import continues
 from inlay.types import Tokens, Video
 
 EDGE = torch.tensor([230, 159, 0], dtype=torch.uint8)  # an orange that all common kinds of colour vision tell from grey
@@ -68,10 +69,10 @@ class _Frames:
 
 
 def slot_of_frame(tokens: Tokens) -> Tensor:
-    """[T] the slot of each frame of one chunk: slot 0 of a key chunk shows one frame, every other slot a stride."""
+    """[T] the slot of each frame of one chunk: slot 0, where a chunk has its own, shows one frame."""
     stride = tokens.recipe.time_stride
     frame_T = torch.arange(tokens.info.frames)
-    if tokens.spans[0].key:
+    if not continues(tokens):
         frame_T = frame_T + stride - 1
     return (frame_T // stride).clamp(max=len(tokens.mask) - 1)
 

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TypeVar
 
-import torch
-
-from inlay.app.model import Model, Settings
+from inlay.app.model import Model
 from inlay.app.screen import Screen
-from inlay.container import TokenReader, TokenWriter
+from inlay.container import TokenReader
 from inlay.errors import MissingError
-from inlay.tokenizer import CLIP_FRAMES, Tokenizer
+from inlay.stream import Cutting, chunks_of
+from inlay.tokenizer import Tokenizer
 from inlay.types import Recipe, Tokens, Video
 from inlay.video import Geometry, VideoReader, open_video, write_video
 from inlay.video.writer import DEFAULT_CRF
@@ -32,39 +31,6 @@ def open_clip(source: str, *, size: str = "keep", frames: int | None = None, kee
     return open_video(source, size=Geometry.parse(size), frames=frames, keep_going=keep_going)
 
 
-def encode_file(
-    reader: VideoReader,
-    out: str,
-    *,
-    tokenizer: Tokenizer,
-    settings: Settings,
-    piped: bool = False,
-    force: bool,
-    screen: Screen,
-) -> None:
-    """An open video becomes a token file."""
-    with screen.progress("encoding", reader.frames) as advance:
-        tokens = tokenizer.encode_chunks(counted(_chunks(reader, piped=piped), advance), **asdict(settings))
-        first = next(tokens)
-        with TokenWriter(out, info=first.info, recipe=first.recipe, force=force) as writer:
-            writer.append(first)
-            for chunk in tokens:
-                writer.append(chunk)
-
-
-def _chunks(reader: VideoReader, *, piped: bool) -> Iterator[Video]:
-    """A pipe shows only as it goes on that its rate varies, and a token file has times for all chunks or none: what
-    comes from a pipe has them for all."""
-    if not piped:
-        yield from reader.chunks(CLIP_FRAMES)
-        return
-    first = 0
-    for video in reader.chunks(CLIP_FRAMES):
-        grid = (first + torch.arange(len(video), dtype=torch.float64)) / float(video.fps)
-        yield replace(video, seconds=grid if video.seconds is None else video.seconds)
-        first += len(video)
-
-
 def decode_file(
     reader: TokenReader,
     out: str,
@@ -75,8 +41,9 @@ def decode_file(
     crf: float = DEFAULT_CRF,
     force: bool,
     screen: Screen,
+    cut: Cutting | None = None,
 ) -> int:
-    """An open token file becomes a video; returns how many frames were written."""
+    """An open token file, or a part of it, becomes a video; returns how many frames were written."""
     written = 0
 
     def count(frames: int) -> None:
@@ -84,10 +51,28 @@ def decode_file(
         written += frames
         advance(frames)
 
-    with screen.progress("decoding", reader.info.frames) as advance:
-        videos = tokenizer.decode_chunks(reader, fill)
+    with screen.progress("decoding", reader.info.frames if cut is None else cut.frames) as advance:
+        if cut is None:
+            videos = tokenizer.decode_chunks(reader, fill)
+        else:
+            videos = trimmed(tokenizer.decode_chunks(chunks_of(reader, cut), fill), cut)
         write_video(counted(videos, count), out, lossless=lossless, crf=crf, force=force)
     return written
+
+
+def trimmed(videos: Iterable[Video], cut: Cutting) -> Iterator[Video]:
+    """The frames that were asked for, their times counted from the first of them."""
+    skip, left, origin = cut.skip, cut.frames, None
+    for video in videos:
+        if skip >= len(video):
+            skip -= len(video)
+            continue
+        part = video[skip : skip + left]
+        skip, left = 0, left - len(part)
+        if part.seconds is not None:
+            origin = part.seconds[0] if origin is None else origin
+            part = replace(part, seconds=part.seconds - origin)
+        yield part
 
 
 def tokenizer_of(recipe: Recipe, model: Model, screen: Screen) -> tuple[Tokenizer, str]:

@@ -11,9 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from inlay.app.encoding import encode_file
 from inlay.app.film import shots
 from inlay.app.model import Model, Settings
-from inlay.app.passes import decode_file, encode_file, open_clip
+from inlay.app.passes import decode_file, open_clip
 from inlay.app.record import file_record
 from inlay.app.screen import Screen
 from inlay.app.viewing import write_film

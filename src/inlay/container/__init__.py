@@ -8,6 +8,7 @@ from inlay.container.header import FileHeader
 from inlay.container.quantise import choose_steps, dequantise, quantise, round_steps
 from inlay.container.reader import TokenReader
 from inlay.container.reader import open_tokens as open
+from inlay.container.resume import Unfinished, part_of, unfinished
 from inlay.container.summary import FileSummary, summary, verify
 from inlay.container.writer import TokenWriter, save, to_bytes
 
@@ -16,14 +17,17 @@ __all__ = [
     "FileSummary",
     "TokenReader",
     "TokenWriter",
+    "Unfinished",
     "as_stored",
     "choose_steps",
     "dequantise",
     "open",
+    "part_of",
     "quantise",
     "round_steps",
     "save",
     "summary",
     "to_bytes",
+    "unfinished",
     "verify",
 ]

@@ -72,6 +72,8 @@ class FileHeader:
             "library_version": self.library_version,
             "created_by": self.created_by,
         }
+        if r.streaming != "clips":  # what goes without saying is not said: files of clips are older than this key
+            fields["streaming"] = r.streaming
         return json.dumps(fields, separators=(",", ":"), allow_nan=False)
 
     @staticmethod
@@ -151,6 +153,9 @@ class _Fields:
             raise self._wrong(name, f"printable text of at most {MAX_TEXT} characters")
         return value
 
+    def has(self, name: str) -> bool:
+        return name in self._found
+
     def grid(self) -> tuple[int, int]:
         value = self._get("grid")
         sides = value if isinstance(value, list) else []
@@ -182,6 +187,7 @@ class _Fields:
             reference=self.text("reference"),
             precision=self.text("precision"),
             fill=self.text("fill"),
+            streaming=self.text("streaming") if self.has("streaming") else "clips",
             time_stride=self.whole("time_stride", MAX_STRIDE),
             space_stride=space_stride,
         )

@@ -33,6 +33,7 @@ _CRC = struct.Struct("<I")
 PREFIX_BYTES = _PREFIX.size
 CRC_BYTES = _CRC.size
 CHUNK_HEAD_BYTES = _CHUNK.size + CRC_BYTES
+ENTRY_BYTES = _ENTRY.size
 FOOTER_BYTES = _FOOTER.size + CRC_BYTES + len(END_MAGIC)
 
 

@@ -9,11 +9,11 @@ from types import TracebackType
 
 from inlay.container.chunk import unpack_chunk
 from inlay.container.header import FileHeader
-from inlay.container.layout import ChunkHead, sealed
+from inlay.container.layout import TIMES, ChunkHead, sealed
 from inlay.container.scan import contents, read_head
 from inlay.container.source import ByteSource, Source
 from inlay.errors import TokenFileError, UsageError
-from inlay.types import Recipe, Tokens, VideoInfo
+from inlay.types import Recipe, Span, Tokens, VideoInfo
 
 _CURE = "fetch the file again, or read its intact part with --keep-going (keep_going=True)"
 
@@ -85,6 +85,16 @@ class TokenReader:
         """The video; its frames are those of the chunks that are here."""
         frames = sum(e.frames for e in self._contents.entries)
         return VideoInfo(width=self.header.width, height=self.header.height, fps=self.header.frame_rate, frames=frames)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where the chunks stand in the video, from the index alone."""
+        return tuple(Span(slots=e.slots, frames=e.frames, key=e.key) for e in self._contents.entries)
+
+    @property
+    def timed(self) -> bool:
+        """Do the chunks have presentation times of their own?"""
+        return bool(self._contents.entries[0].flags & TIMES)
 
     @property
     def size_bytes(self) -> int:

@@ -25,6 +25,7 @@ class FileSummary:
     tau: float
     criterion: str
     reference: str
+    streaming: str
     precision: str
     fill: str
     cells: int
@@ -60,6 +61,7 @@ def summary(path: Source, *, keep_going: bool = False) -> FileSummary:
             tau=recipe.tau,
             criterion=recipe.criterion,
             reference=recipe.reference,
+            streaming=recipe.streaming,
             precision=recipe.precision,
             fill=recipe.fill,
             cells=cells,

@@ -15,6 +15,7 @@ from torch import Tensor
 from inlay.container.chunk import STORAGE, check_head, pack_chunk
 from inlay.container.header import FileHeader
 from inlay.container.layout import CRC_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
+from inlay.container.resume import Unfinished, part_of
 from inlay.errors import InlayError, TokenFileError, UsageError, pick
 from inlay.types import Recipe, Tokens, VideoInfo
 
@@ -43,7 +44,9 @@ class TokenWriter:
         for tokens in tokenizer.encode_chunks(chunks):
             writer.append(tokens)
 
-    The bytes go to `clip.inlay.part` and take the final name when the block ends well; if it does not, nothing stays.
+    The bytes go to `clip.inlay.part` and take the final name when the block ends well; if it does not, nothing stays,
+    or with `keep_part` what was done so far stays there, as a sound token file. A process that is killed leaves it
+    without its index. With `resume`, what `unfinished` found, a writer goes on from there.
     `info.frames` is not needed: the frames are counted. A seekable binary file may stand for the path.
     """
 
@@ -55,16 +58,23 @@ class TokenWriter:
         recipe: Recipe,
         force: bool = False,
         steps: Tensor | None = None,
+        created_by: str = "inlay",
+        keep_part: bool = False,
+        resume: Unfinished | None = None,
     ) -> None:
         pick("precision", recipe.precision, STORAGE)
-        self.info, self.recipe, self.steps = info, recipe, steps
+        self.info, self.recipe, self.steps, self.created_by = info, recipe, steps, created_by
+        self._keep_part = keep_part
         self.header: FileHeader | None = None  # known with the first chunk
         self._entries: list[Entry] = []
         self._at = 0
         self._times = self._done = False
         self._path = Path(path) if isinstance(path, str | PathLike) else None
-        self._file = _create(self._path, force=force) if self._path else _seekable(path)  # type: ignore[arg-type]
-        self._start = self._file.tell()
+        if self._path is not None and resume is not None:
+            self._file = self._take_up(self._path, resume, force=force)
+        else:
+            self._file = _create(self._path, force=force) if self._path else _seekable(path)  # type: ignore[arg-type]
+        self._start = 0 if resume is not None else self._file.tell()
 
     def __enter__(self) -> TokenWriter:
         return self
@@ -74,6 +84,8 @@ class TokenWriter:
     ) -> None:
         if kind is None:
             self.close()
+        elif self._keep_part and self._entries:
+            self.suspend()
         else:
             self.abandon()
 
@@ -84,6 +96,7 @@ class TokenWriter:
         try:
             for part in tokens.chunks():
                 self._append(part)
+            self._file.flush()  # what is done must outlive a process that is killed
         except OSError as error:
             raise self._write_error(error) from error
 
@@ -95,18 +108,30 @@ class TokenWriter:
             self._finish()
             if self._path is not None:
                 self._file.close()
-                _part(self._path).replace(self._path)
+                part_of(self._path).replace(self._path)
             self._done = True
         except OSError as error:
             raise self._write_error(error) from error
         finally:
             self.abandon()
 
+    def suspend(self) -> None:
+        """Stop here, and leave what was done as a sound file under the name of the part."""
+        if self._path is None or self._done:
+            return
+        try:
+            self._finish()
+            self._done = True
+        except OSError as error:
+            raise self._write_error(error) from error
+        finally:
+            self._file.close()
+
     def abandon(self) -> None:
         """Stop without a file; harmless after `close`."""
         if self._path is not None and not self._done:
             self._file.close()
-            _part(self._path).unlink(missing_ok=True)
+            part_of(self._path).unlink(missing_ok=True)
         self._done = True
 
     def _append(self, part: Tokens) -> None:
@@ -132,6 +157,7 @@ class TokenWriter:
             columns=columns,
             channels=part.channels,
             recipe=self.recipe,
+            created_by=self.created_by,
         )
         try:  # a header that could not be read back must not be written
             FileHeader.unpack(header.pack()[PREFIX_BYTES:-CRC_BYTES])
@@ -153,6 +179,25 @@ class TokenWriter:
                 raise UsageError(f"all chunks of a file share one {name}; the file has {ours!r}, the chunk {theirs!r}")
         if self.header is not None and (part.seconds is not None) != self._times:
             raise UsageError("either all chunks of a file have presentation times or none; give them to every chunk")
+
+    def _take_up(self, path: Path, left: Unfinished, *, force: bool) -> BinaryIO:
+        """The part as it stood before its last key chunk, ready for more."""
+        _check_target(path, force=force)
+        if left.header.recipe != self.recipe or left.header.created_by != self.created_by:
+            raise UsageError(
+                f"{left.path} was begun with other settings ({_settings(left.header.created_by, left.header.recipe)}) "
+                f"than these ({_settings(self.created_by, self.recipe)}); give the same, or --force and not --resume"
+            )
+        self.header, self._times = left.header, left.times
+        self._entries, self._at = list(left.entries), left.end
+        try:
+            file = left.path.open("r+b")
+            file.write(left.header.pack())  # once more a file whose totals are unknown
+            file.truncate(left.end)
+            file.seek(left.end)
+        except OSError as error:
+            raise UsageError(f"cannot go on with {left.path}: {error.strerror or error}") from error
+        return file
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
@@ -177,21 +222,25 @@ def _show(values: tuple[object, ...]) -> str:
     return f"({', '.join(map(str, values))})"
 
 
-def _part(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
+def _settings(created_by: str, r: Recipe) -> str:
+    return f"{created_by}; {r.backbone} {r.weight_hash}, tau {r.tau:g}, {r.criterion}, {r.reference}, {r.precision}"
 
 
 def _create(path: Path, *, force: bool) -> BinaryIO:
+    _check_target(path, force=force)
+    try:
+        return part_of(path).open("wb")
+    except OSError as error:
+        raise UsageError(f"cannot write in {path.parent}: {error.strerror or error}") from error
+
+
+def _check_target(path: Path, *, force: bool) -> None:
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the name of a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist; make it first")
     if path.exists() and not force:
         raise UsageError(f"{path} exists; pass --force (force=True) to replace it")
-    try:
-        return _part(path).open("wb")
-    except OSError as error:
-        raise UsageError(f"cannot write in {path.parent}: {error.strerror or error}") from error
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:

@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latents in, KeepMask out: marks the cells that changed since their reference."""
 
+from inlay.masking.budget import KINDS, Bucket, Budget, Solution, largest_tau, smallest_tau
 from inlay.masking.criteria import CRITERIA, latent_cosine, latent_l1, latent_l2, pixel_grid
 from inlay.masking.profile import Profile
 from inlay.masking.reference import REFERENCES, MaskConfig, MaskState, keep_mask, scan
+from inlay.masking.select import Selection, Selector, SelectState
 
 __all__ = [
     "CRITERIA",
+    "KINDS",
     "REFERENCES",
+    "Bucket",
+    "Budget",
     "MaskConfig",
     "MaskState",
     "Profile",
+    "SelectState",
+    "Selection",
+    "Selector",
+    "Solution",
     "keep_mask",
+    "largest_tau",
     "latent_cosine",
     "latent_l1",
     "latent_l2",
     "pixel_grid",
     "scan",
+    "smallest_tau",
 ]

@@ -22,10 +22,18 @@ class Profile:
     taus: tuple[float, ...] = ()  # increasing, with the keep rate each gave on the calibration set
     keep_rates: tuple[float, ...] = ()
     data: str = ""  # what it was measured on
+    clips: int = 0
+    latent_mean: tuple[float, ...] = ()  # of each channel, slots after the first
+    latent_std: tuple[float, ...] = ()
+    first_mean: tuple[float, ...] = ()  # the same of slot 0, which sees one frame
+    first_std: tuple[float, ...] = ()
+    score_edges: tuple[float, ...] = ()  # histogram of the scores at about tau; the last bin takes what lies above
+    score_counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "taus", tuple(self.taus))
-        object.__setattr__(self, "keep_rates", tuple(self.keep_rates))
+        for name, value in list(vars(self).items()):
+            if isinstance(value, list):  # as JSON gives them
+                object.__setattr__(self, name, tuple(value))
         if len(self.taus) != len(self.keep_rates):
             raise ConfigError(
                 f"a profile pairs each tau with a keep rate; got {len(self.taus)}, {len(self.keep_rates)}"

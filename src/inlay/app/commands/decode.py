@@ -19,10 +19,13 @@ def decode(
         str | None,
         typer.Argument(metavar="OUT", help="Video, or - for standard output.  [default: <stem>.decoded.mp4]"),
     ] = None,
+    start_seconds: options.From = None,
+    end_seconds: options.To = None,
     fill: options.Fill = None,
     lossless: options.Lossless = False,
     crf: options.Crf = 16,
     weights: options.Weights = None,
+    trust: options.Trust = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     keep_going: options.KeepGoing = False,
@@ -30,7 +33,7 @@ def decode(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Turn a token file back into a video."""
+    """Turn a token file, or the seconds --from to --to of it, back into a video."""
     start = time.perf_counter()
     if not 0 <= crf <= 51:
         raise UsageError(f"--crf is a quality from 0 (best) to 51 (smallest); got {crf:g}")
@@ -40,13 +43,17 @@ def decode(
     from inlay.app.model import Model
     from inlay.app.passes import decode_file, tokenizer_of
     from inlay.container import TokenReader
+    from inlay.stream import cutting
 
     screen = Screen(json=json, quiet=quiet, results_to_stderr=target == paths.STREAM)
     with TokenReader(source, keep_going=keep_going) as reader:
-        model = Model(backbone=reader.recipe.backbone, weights=weights, fill=fill, device=device, dtype=dtype)
+        whole = start_seconds is None and end_seconds is None
+        cut = None if whole else cutting(reader, start_seconds, end_seconds)
+        name = reader.recipe.backbone
+        model = Model(backbone=name, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
         tokenizer, chosen = tokenizer_of(reader.recipe, model, screen)
         frames = decode_file(reader, target, tokenizer=tokenizer, fill=chosen, lossless=lossless, crf=crf, force=force,
-                             screen=screen)  # fmt: skip
+                             screen=screen, cut=cut)  # fmt: skip
         info, problems = reader.info, list(reader.problems)
     elapsed = time.perf_counter() - start
     record = {

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long video: frames in and tokens out as they come, and back; caches between chunks, scene cuts, budgets, seeking."""
+
+from inlay.stream.config import AUTO, MODES, StreamConfig, continues, mode_of, paper
+from inlay.stream.curve import KeepCurve, keep_curve, traced
+from inlay.stream.cuts import CutFinder
+from inlay.stream.decoder import StreamDecoder
+from inlay.stream.encoder import StreamEncoder
+from inlay.stream.latents import LatentChunk, LatentStream
+from inlay.stream.seek import Cutting, chunks_of, cutting
+from inlay.stream.solve import Plan, WholeVideo
+
+__all__ = [
+    "AUTO",
+    "MODES",
+    "CutFinder",
+    "Cutting",
+    "KeepCurve",
+    "LatentChunk",
+    "LatentStream",
+    "Plan",
+    "StreamConfig",
+    "StreamDecoder",
+    "StreamEncoder",
+    "WholeVideo",
+    "chunks_of",
+    "continues",
+    "cutting",
+    "keep_curve",
+    "mode_of",
+    "paper",
+    "traced",
+]
