@@ -11,17 +11,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.backbones import WEIGHTS, Backbone, BackboneSpec, load_backbone
+from inlay.backbones import WEIGHTS, Backbone, BackboneSpec, default_tau, is_saved_model, load_backbone, resolve
 from inlay.errors import ConfigError, MissingError, ShapeError, pick
 from inlay.fill import FILLS, Fill, Lit, load_lit
 from inlay.masking import MaskConfig, Profile, keep_mask
 from inlay.types import Latents, Recipe, Span, Tokens, Video, VideoInfo
+
+if TYPE_CHECKING:
+    from inlay.stream import StreamDecoder
 
 CLIP_FRAMES = 33  # frames encoded together; a longer video is a row of such chunks
 LITS = {"lit": "lit", "lit-paper": "lit-paper"}  # fill name -> suffix of the weight file beside the backbone's
@@ -57,22 +60,29 @@ class Tokenizer:
         dtype: torch.dtype = torch.float32,
         fill: str | None = None,
         weights: str | PathLike[str] | None = None,
+        trust: bool = False,
     ) -> Tokenizer:
-        """A backbone by name with the fills and the profile that ship beside it, or a folder of such files."""
+        """A backbone by name with the fills and the profile that ship beside it, or a folder of such files.
+
+        `trust` lets pickles and TorchScript among `weights` be loaded; those of official repositories always are.
+        """
         device = pick_device(device)
-        folder = Path(name_or_path)
-        if folder.is_dir():
+        name, folder = resolve(str(name_or_path)), Path(name_or_path)
+        if folder.is_dir() and not is_saved_model(folder):
             name, weights = "mini", folder / "mini.safetensors"
         else:
-            name, folder = str(name_or_path), WEIGHTS
-        backbone = load_backbone(name, weights=str(weights) if weights else None, device=device, dtype=dtype)
-        lits = {}
-        for fill_name, suffix in LITS.items():
-            path = folder / f"{name}.{suffix}.safetensors"
-            if path.is_file():
-                lits[fill_name] = load_lit(path).to(device=device, dtype=dtype)
-        path = folder / f"{name}.profile.json"
-        profile = Profile.load(path) if path.is_file() else None
+            folder = Path(weights) if weights and Path(weights).is_dir() else WEIGHTS
+        where = str(weights) if weights else None
+        backbone = load_backbone(name, weights=where, device=device, dtype=dtype, trust=trust)
+        made_for = backbone.spec.weight_hash
+        paths = {fill: folder / f"{name}.{suffix}.safetensors" for fill, suffix in LITS.items()}
+        found = {fill: load_lit(path) for fill, path in paths.items() if path.is_file()}
+        lits = {
+            fill: lit.to(device=device, dtype=dtype)
+            for fill, lit in found.items()
+            if lit.backbone_hash in ("", made_for)  # a LIT of other weights would inlay noise
+        }
+        profile = find_profile(folder / f"{name}.profile.json", name, made_for)
         return cls(backbone, profile=profile, lits=lits, fill=fill, device=device, dtype=dtype)
 
     # --- encode -----------------------------------------------------------------------------------------------------
@@ -138,14 +148,15 @@ class Tokenizer:
             space_stride=self.spec.space_stride,
         )
 
-    def pixels(self, clips: list[Video]) -> Tensor:
-        """[B, 3, T, H, W], padded by repetition to what the backbone takes."""
+    def pixels(self, clips: list[Video], *, continued: bool = False) -> Tensor:
+        """[B, 3, T, H, W], padded by repetition to what the backbone takes; `continued`: with no first slot."""
         shapes = {tuple(c.frames.shape) for c in clips}
         if len(shapes) != 1:
             raise ShapeError(f"clips of one batch must have one shape; got {sorted(shapes)}")
         frames, height, width, _ = shapes.pop()
         rows, columns = self.spec.grid(height, width)
-        pad_t = self.spec.frames(self.spec.slots(frames)) - frames
+        stride = self.spec.time_stride
+        pad_t = -frames % stride if continued else self.spec.frames(self.spec.slots(frames)) - frames
         pad_h, pad_w = rows * self.spec.space_stride - height, columns * self.spec.space_stride - width
         x_BCTHW = torch.cat([c.pixels(self.device, self.dtype) for c in clips])
         if not (pad_t or pad_h or pad_w):
@@ -160,17 +171,19 @@ class Tokenizer:
 
     def fill(self, tokens: Tokens, fill: str | None = None) -> Latents:
         """Dense latents, a drop-in for the backbone's own; kept cells as stored, the rest inlaid."""
-        parts = [self.fill_chunk(chunk, fill) for chunk in tokens.chunks()]
-        return Latents(values=torch.cat(parts, dim=2))
+        decoder = self.stream_decoder(fill)
+        return Latents(values=torch.cat([decoder.fill(chunk) for chunk in tokens.chunks()], dim=2))
+
+    def fill_chunk(self, tokens: Tokens, fill: str | None = None) -> Tensor:
+        """[1, C, T, H, W] of one chunk that stands alone."""
+        z_BCTHW, keep_BTHW = tokens.dense().to(self.device, self.dtype), tokens.mask[None].to(self.device)
+        return self.fill_cells(z_BCTHW, keep_BTHW, tokens.recipe.tau, fill)
 
     @torch.inference_mode()
-    def fill_chunk(self, tokens: Tokens, fill: str | None = None) -> Tensor:
-        """[1, C, T, H, W] of one chunk."""
-        name = fill or self.default_fill
-        z_BCTHW = tokens.dense().to(self.device, self.dtype)
-        keep_BTHW = tokens.mask[None].to(self.device)
-        run = self.find_fill(name)
-        return run(z_BCTHW, keep_BTHW, tokens.recipe.tau) if isinstance(run, Lit) else run(z_BCTHW, keep_BTHW)
+    def fill_cells(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float, fill: str | None = None) -> Tensor:
+        """Dense latents from those of the kept cells."""
+        run = self.find_fill(fill or self.default_fill)
+        return run(z_BCTHW, keep_BTHW, tau) if isinstance(run, Lit) else run(z_BCTHW, keep_BTHW)
 
     def decode(self, tokens: Tokens, fill: str | None = None) -> Video:
         """The video back."""
@@ -182,9 +195,15 @@ class Tokenizer:
 
     def decode_chunks(self, chunks: Iterable[Tokens], fill: str | None = None) -> Iterator[Video]:
         """One `Video` for each chunk, with memory for one at a time."""
+        decoder = self.stream_decoder(fill)
         for chunk in chunks:
-            self.check(chunk)
-            yield self.render(self.fill_chunk(chunk, fill), chunk.info, chunk.seconds)
+            yield decoder.push(chunk)
+
+    def stream_decoder(self, fill: str | None = None) -> StreamDecoder:
+        """What decodes chunks that may go on from one another."""
+        from inlay.stream import StreamDecoder
+
+        return StreamDecoder(self, fill=fill)
 
     @torch.inference_mode()
     def render(self, z_BCTHW: Tensor, info: VideoInfo, seconds: Tensor | None = None) -> Video:
@@ -219,6 +238,14 @@ class Tokenizer:
         return Tokenizer(
             self.backbone, profile=self.profile, lits=self.lits, fill=fill, device=self.device, dtype=self.dtype
         )
+
+
+def find_profile(path: Path, name: str, weight_hash: str) -> Profile | None:
+    """The profile beside the weights if it is theirs, else the paper's tau for this backbone, else none."""
+    if path.is_file() and (profile := Profile.load(path)).weight_hash == weight_hash:
+        return profile
+    tau = default_tau(name)
+    return None if tau is None else Profile(backbone=name, weight_hash=weight_hash, tau=tau, data="the paper")
 
 
 def pick_device(device: torch.device | str) -> torch.device:
@@ -256,15 +283,16 @@ def _cut(videos: Iterable[Video]) -> Iterator[Video]:
         held.append(piece)
         count += len(piece)
         while count >= CLIP_FRAMES:
-            whole = _join(held)
+            whole = join_videos(held)
             yield whole[:CLIP_FRAMES]
             count -= CLIP_FRAMES
             held = [whole[CLIP_FRAMES:]] if count else []
     if count:
-        yield _join(held)
+        yield join_videos(held)
 
 
-def _join(parts: list[Video]) -> Video:
+def join_videos(parts: list[Video]) -> Video:
+    """Pieces of one video as one."""
     if len(parts) == 1:
         return parts[0]
     times = [p.seconds for p in parts if p.seconds is not None]
@@ -286,4 +314,4 @@ def _open(source: Video | str | PathLike[str]) -> Iterator[Video]:
 
 
 def _load(source: Video | str | PathLike[str]) -> Video:
-    return source if isinstance(source, Video) else _join(list(_open(source)))
+    return source if isinstance(source, Video) else join_videos(list(_open(source)))

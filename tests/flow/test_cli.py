@@ -238,7 +238,7 @@ REFUSED = [
     (["view", "clip.mp4", "out.mp4", "--original", "clip.mp4"], 2, "its own original"),
     (["view", "none.inlay"], 4, "no such file"),
     (["demo", "--video", "none.mp4", "--out", "d"], 3, "no such file"),
-    (["fetch", "everything"], 2, "choices: metrics"),
+    (["fetch", "everything"], 2, "unknown weights"),
     (["fetch", "metrics", "--folder", "nowhere"], 5, "no such folder"),
     (["verify"], 2, "FILE"),
     (["endcode"], 2, "endcode"),
@@ -302,7 +302,7 @@ def test_paths_are_checked_before_anything_is_loaded(run, clip: str, tmp_path: P
 
 
 def test_missing_weights_are_code_5(run, clip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inlay.backbones.WEIGHTS", tmp_path)
+    monkeypatch.setattr("inlay.backbones.embedded.WEIGHTS", tmp_path)
     code, _, err = run("encode", clip, tmp_path / "x.inlay", "--tau", 0.3)
     assert code == 5
     assert "no weights at" in err
@@ -320,10 +320,10 @@ def test_missing_extra_is_code_5(run, clip: str, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError])
-def test_trouble_half_way_leaves_no_file(run, clip: str, tmp_path: Path, monkeypatch, trouble) -> None:
-    from inlay.tokenizer import Tokenizer
+def test_trouble_half_way_leaves_a_sound_part(run, clip: str, tmp_path: Path, monkeypatch, trouble) -> None:
+    from inlay.stream import StreamEncoder
 
-    whole = Tokenizer.encode_batch
+    whole = StreamEncoder._tokens
     calls = []
 
     def second_chunk_fails(self, *args):
@@ -332,14 +332,17 @@ def test_trouble_half_way_leaves_no_file(run, clip: str, tmp_path: Path, monkeyp
             raise trouble("half way\nand more")
         return whole(self, *args)
 
-    monkeypatch.setattr(Tokenizer, "encode_batch", second_chunk_fails)
+    monkeypatch.setattr(StreamEncoder, "_tokens", second_chunk_fails)
     code, _, err = run("encode", clip, tmp_path / "x.inlay", "--tau", 0.05, *MODEL)
+    note, message = err.splitlines()
+    assert "--resume" in note
     if trouble is KeyboardInterrupt:
-        assert (code, err) == (130, "inlay: interrupted\n")
+        assert (code, message) == (130, "inlay: interrupted")
     else:
-        assert (code, err.count("\n")) == (1, 1)
-        assert "--debug" in err
-    assert listing(tmp_path) == set()
+        assert code == 1
+        assert "--debug" in message
+    assert listing(tmp_path) == {"x.inlay.part"}
+    assert run("verify", tmp_path / "x.inlay.part")[0] == 0
 
 
 def test_debug_shows_the_traceback_at_any_place(run, monkeypatch: pytest.MonkeyPatch) -> None:

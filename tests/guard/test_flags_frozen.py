@@ -15,21 +15,63 @@ from inlay.app.options import CHOICES
 MODEL = {"--backbone", "--weights", "--device", "--dtype", "--fill"}
 MASK = {"--tau", "--criterion", "--reference"}
 SPEECH = {"--json", "--quiet"}
+TRUST = {"--trust"}
+BUDGETS = {"--keep", "--tokens", "--bits", "--psnr", "--exact", "--bucket", "--noise"}
+SEEK = {"--from", "--to"}
+STREAM = {"--streaming", "--chunk", "--key-every", "--cuts", "--resume"}
+DATA = {"--frames", "--side", "--limit"}
 TRAIN = SPEECH | {
     "--run", "--preset", "--validate", "--layout", "--device", "--workers", "--resume", "--stop-after"
 }  # fmt: skip
 
 FLAGS: dict[str, set[str]] = {
-    "encode": MODEL | MASK | SPEECH | {"--precision", "--size", "--keep-going", "--force"},
-    "decode": MODEL - {"--backbone"} | SPEECH | {"--lossless", "--crf", "--keep-going", "--force"},
+    "encode": MODEL
+    | MASK
+    | TRUST
+    | SPEECH
+    | BUDGETS
+    | STREAM
+    | {"--precision", "--size", "--keep-going", "--force", "--curve"},
+    "decode": MODEL - {"--backbone"} | SPEECH | TRUST | SEEK | {"--lossless", "--crf", "--keep-going", "--force"},
     "info": {"--json"},
     "verify": SPEECH,
-    "view": MODEL | MASK | SPEECH | {"--size", "--curve", "--original", "--force"},
+    "view": MODEL | MASK | TRUST | SPEECH | {"--size", "--curve", "--original", "--force"},
     "compare": SPEECH | {"--metrics", "--size", "--device"},
     "demo": SPEECH | {"--video", "--out", "--size", "--frames", "--tau", "--fill", "--backbone", "--device", "--force"},
     "doctor": {"--json"},
+    "backbones": {"--json"},
     "fetch": SPEECH | {"--folder", "--force"},
-    "train lit": TRAIN | {"--backbone", "--weights", "--shape"},
+    "calibrate": MODEL - {"--fill"} | SPEECH | DATA | {"--out", "--layout", "--split", "--force"},
+    "eval": MODEL
+    | SPEECH
+    | DATA
+    | {
+        "--rule",
+        "--reconstructions",
+        "--metrics",
+        "--tau",
+        "--rate",
+        "--precision",
+        "--layout",
+        "--split",
+        "--interval",
+        "--clips",
+        "--out",
+    },
+    "study": MODEL
+    | SPEECH
+    | DATA
+    | {
+        "--out",
+        "--data-davis",
+        "--data-bench",
+        "--page",
+        "--metrics",
+        "--tau",
+        "--lit",
+        "--also",
+    },
+    "train lit": TRAIN | TRUST | {"--backbone", "--weights", "--shape"},
     "train backbone": TRAIN,
 }
 ROOT = {"--version", "--debug", "--install-completion", "--show-completion"}
@@ -72,6 +114,7 @@ def test_every_flag_and_argument_explains_itself() -> None:
 def library_choices() -> dict[str, set[str]]:
     from inlay.fill import FILLS
     from inlay.masking import CRITERIA, REFERENCES
+    from inlay.stream import AUTO, MODES
     from inlay.tokenizer import LITS
     from inlay.types import PRECISIONS
 
@@ -81,6 +124,7 @@ def library_choices() -> dict[str, set[str]]:
         "precision": set(PRECISIONS),
         "fill": {*FILLS, *LITS},
         "dtype": {"float32", "bfloat16"},
+        "streaming": {AUTO, *MODES},
     }
 
 
@@ -97,6 +141,14 @@ def test_defaults_are_the_librarys_defaults(command: str) -> None:
     assert (given["criterion"].default, given["reference"].default) == (MaskConfig().criterion, MaskConfig().reference)
     if "precision" in given:
         assert given["precision"].default == Recipe(backbone="x", weight_hash="x", tau=0).precision
+
+
+def test_streaming_defaults_are_the_librarys() -> None:
+    from inlay.stream import StreamConfig
+
+    given = inspect.signature(COMMANDS["encode"]).parameters
+    flags = {"mode": "streaming", "chunk_frames": "chunk", "key_seconds": "key_every", "cuts": "cuts", "noise": "noise"}
+    assert StreamConfig() == StreamConfig(**{name: given[flag].default for name, flag in flags.items()})
 
 
 def test_default_quality_is_the_video_writers() -> None:

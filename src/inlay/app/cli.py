@@ -12,13 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from inlay import __version__
+from inlay.app.commands.backbones import backbones
+from inlay.app.commands.calibrate import calibrate
 from inlay.app.commands.compare import compare
 from inlay.app.commands.decode import decode
 from inlay.app.commands.demo import demo
 from inlay.app.commands.doctor import doctor
 from inlay.app.commands.encode import encode
+from inlay.app.commands.eval import evaluate
 from inlay.app.commands.fetch import fetch
 from inlay.app.commands.info import info
+from inlay.app.commands.study import study
 from inlay.app.commands.train import app as train
 from inlay.app.commands.verify import verify
 from inlay.app.commands.view import view
@@ -37,6 +41,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": demo,
     "doctor": doctor,
     "fetch": fetch,
+    "backbones": backbones,
+    "calibrate": calibrate,
+    "eval": evaluate,
+    "study": study,
 }
 GROUPS: dict[str, typer.Typer] = {"train": train}  # commands with commands of their own
 

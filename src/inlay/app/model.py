@@ -23,6 +23,7 @@ class Model:
     fill: str | None = None
     device: str = "auto"
     dtype: str = "float32"
+    trust: bool = False  # pickles and TorchScript among the weights may be loaded
 
     def __post_init__(self) -> None:
         from inlay.tokenizer import pick_device
@@ -31,7 +32,7 @@ class Model:
         if self.fill is not None:
             pick("fill", self.fill, dict.fromkeys(CHOICES["fill"]))
         if self.weights is not None and not Path(self.weights).exists():
-            raise MissingError(f"no weights at {self.weights}; give the path of a safetensors file")
+            raise MissingError(f"no weights at {self.weights}; give the path of a file or a folder")
         pick_device(self.device)
 
     def load(self) -> Tokenizer:
@@ -45,6 +46,7 @@ class Model:
             fill=self.fill,
             device=self.device,
             dtype=getattr(torch, self.dtype),
+            trust=self.trust,
         )
 
 

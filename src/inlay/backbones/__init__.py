@@ -3,61 +3,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from inlay.backbones import hub
 from inlay.backbones.base import Backbone, BackboneSpec, check_latents, check_pixels
+from inlay.backbones.diffusers import class_name, load_diffusers
+from inlay.backbones.embedded import WEIGHTS, load_mini, load_untrained
 from inlay.backbones.mini import Mini, MiniConfig, tiny
-from inlay.errors import pick
-from inlay.weightfile import fill_module, load_weights
+from inlay.backbones.own import is_own, load_own
+from inlay.backbones.table import ALIASES, BACKBONES, Entry
+from inlay.errors import MissingError, pick
 
 __all__ = [
     "BACKBONES",
+    "WEIGHTS",
     "Backbone",
     "BackboneSpec",
+    "Entry",
     "Mini",
     "MiniConfig",
     "check_latents",
     "check_pixels",
+    "default_tau",
+    "is_saved_model",
     "load_backbone",
+    "load_mini",
+    "load_untrained",
+    "resolve",
     "tiny",
 ]
-
-WEIGHTS = Path(__file__).parent.parent / "weights"
-
-
-def load_mini(weights: Path | None = None) -> Mini:
-    """The embedded backbone with its trained weights, or with those at `weights`."""
-    path = weights or WEIGHTS / "mini.safetensors"
-    file = load_weights(path)
-    backbone = Mini(
-        MiniConfig(**file.meta.get("config", {})),
-        latent_mean=tuple(file.meta["latent_mean"]) if "latent_mean" in file.meta else None,
-        latent_std=tuple(file.meta["latent_std"]) if "latent_std" in file.meta else None,
-    )
-    fill_module(backbone, file, source=str(path))
-    backbone.weight_hash = file.hash
-    return backbone
-
-
-def load_untrained(weights: Path | None = None) -> Mini:
-    """A small network of mini's kind with seeded random weights: for tests, never for pictures."""
-    del weights
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(20260101)
-        backbone = Mini(tiny(), name="mini-untrained")
-        for p in backbone.parameters():
-            if p.ndim == 4 and not p.any():
-                torch.nn.init.normal_(p, std=0.05)  # the zero-initialised halves, so that every path is alive
-    return backbone
-
-
-BACKBONES: dict[str, Callable[[Path | None], Backbone]] = {
-    "mini": load_mini,
-    "mini-untrained": load_untrained,
-}
 
 
 def load_backbone(
@@ -66,10 +42,45 @@ def load_backbone(
     weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    trust: bool = False,
 ) -> Backbone:
-    """The backbone called `name`, frozen, on `device`; `weights` names a file to load instead of the shipped one."""
-    backbone = pick("backbone", name, BACKBONES)(Path(weights) if weights else None)
+    """The backbone called `name`, frozen, on `device`.
+
+    `name` is one of BACKBONES, the hub's name of one of them, a folder that diffusers saved, or `module:Class`.
+    `weights` is a file or folder to load instead of the published one; pickles and TorchScript there need `trust`.
+    """
+    backbone = _load(resolve(name), Path(weights) if weights else None, trust=trust)
     if isinstance(backbone, torch.nn.Module):
         backbone.eval().requires_grad_(False)
+    _ = backbone.spec.weight_hash  # of the weights as they were loaded, whatever arithmetic they will run in
     backbone.to(device=device, dtype=dtype)
     return backbone
+
+
+def _load(name: str, weights: Path | None, *, trust: bool) -> Backbone:
+    if weights is not None and not weights.exists():
+        raise MissingError(f"no weights at {weights}; give the path of a file or a folder")
+    if is_own(name):
+        return load_own(name, weights)
+    if is_saved_model(Path(name)):
+        return load_diffusers(weights or Path(name), name=name, trust=trust)
+    entry = pick("backbone", name, BACKBONES)
+    if weights is None and entry.source is not None:
+        return entry.load(hub.fetch(entry.source), name=name, trust=True)  # the official repository
+    return entry.load(weights, name=name, trust=trust)
+
+
+def resolve(name: str) -> str:
+    """The name of the table for what the hub calls a model; other names stay as they are."""
+    return ALIASES.get(name.lower(), name)
+
+
+def is_saved_model(folder: Path) -> bool:
+    """Whether a folder is a model that diffusers saved."""
+    return class_name(folder) is not None
+
+
+def default_tau(name: str) -> float | None:
+    """The threshold that the paper gives for a backbone, if it gives one."""
+    entry = BACKBONES.get(name)
+    return entry.tau if entry else None

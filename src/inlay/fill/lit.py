@@ -75,6 +75,7 @@ class Lit(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.weight_hash = ""
+        self.backbone_hash = ""  # weights of the backbone it was trained for; empty: not known
         self.register_buffer("latent_mean", torch.zeros(config.channels))
         self.register_buffer("latent_std", torch.ones(config.channels))
 
@@ -267,5 +268,5 @@ def load_lit(path: Path) -> Lit:
     file: Weights = load_weights(path)
     lit = Lit.build(LitConfig(**file.meta.get("config", {})))
     fill_module(lit, file, source=str(path))
-    lit.weight_hash = file.hash
+    lit.weight_hash, lit.backbone_hash = file.hash, str(file.meta.get("backbone_hash", ""))
     return lit.eval().requires_grad_(False)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ def train_lit(
     layout: str = "auto",
     backbone: str = "mini",
     backbone_weights: str | Path | None = None,
+    trust: bool = False,
     device: torch.device | str = "cpu",
     workers: int = 2,
     resume: bool = False,
@@ -38,13 +40,13 @@ def train_lit(
     """Train a LIT on videos; without a place for validation some of the videos are held out."""
     processes = join_processes(device)
     clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
-    frozen = load_backbone(backbone, weights=backbone_weights, device=processes.device)
+    frozen = load_backbone(backbone, weights=backbone_weights, device=processes.device, trust=trust)
     seed_random(config.seed)
     cache = None
     if config.latent_cache:
         cache = LatentCache(config.latent_cache, weight_hash=frozen.spec.weight_hash, entries=clips.entries)
     validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
-    module = Lit.build(lit).to(processes.device)
+    module = Lit.build(replace(lit, channels=frozen.spec.channels)).to(processes.device)
     task: Task = LitTask(module, frozen, config, validation=validation, cache=cache)
     entries = validation.entries if validation else ()
     return fit(

@@ -79,6 +79,7 @@ def lit(
     shape: Shape = None,
     backbone: options.BackboneName = "mini",
     weights: options.Weights = None,
+    trust: options.Trust = False,
     device: options.Device = "auto",
     workers: Workers = 2,
     resume: Resume = False,
@@ -108,8 +109,8 @@ def lit(
     }
     outcome = train_lit(
         config, run, data=data, lit=pick("shape", shape or preset, shapes)(), validate=validate, layout=layout,
-        backbone=backbone, backbone_weights=weights, device=pick_device(device), workers=workers, resume=resume,
-        stop_after=stop_after, quiet=quiet or json,
+        backbone=backbone, backbone_weights=weights, trust=trust, device=pick_device(device), workers=workers,
+        resume=resume, stop_after=stop_after, quiet=quiet or json,
     )  # fmt: skip
     show(outcome, Screen(json=json, quiet=quiet), run)
 

@@ -34,6 +34,7 @@ def view(
     size: options.Size = "keep",
     backbone: options.BackboneName = "mini",
     weights: options.Weights = None,
+    trust: options.Trust = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     force: options.Force = False,
@@ -60,13 +61,14 @@ def view(
         if is_tokens:
             tokens = stack.enter_context(TokenReader(source))
             clip = stack.enter_context(open_clip(original, size=size)) if original else None
-            model = Model(backbone=tokens.recipe.backbone, weights=weights, fill=fill, device=device, dtype=dtype)
+            name = tokens.recipe.backbone
+            model = Model(backbone=name, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
             tokenizer, chosen = tokenizer_of(tokens.recipe, model, screen)
             scenes = film_tokens(tokens, clip, tokenizer, chosen)
             frames = tokens.info.frames
         else:
             video = stack.enter_context(open_clip(source, size=size))
-            model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype)
+            model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
             scenes = film_video(video, model.load(), settings, fill)
             frames = video.frames
         record = write_film(scenes, film, curve, title=Path(source).name, frames=frames, force=force, screen=screen)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of Cosmos: frames in, frames out, none of them looking ahead.
+
+Between layers a video is [B*T, C, H, W] with channels last in memory. Seen so it is a batch of frames to convolutions
+over space; seen as [B, C, T, H*W], without moving a byte, it is a picture whose rows are frames to convolutions over
+time. So every convolution is a two-dimensional one, for which CPUs and GPUs have their fastest code.
+
+Parameters keep the names and the five-dimensional shapes of the published checkpoints (`conv3d.weight` and so on).
+
+Legend: B batch, T frames, C channels, H W grid at the stage at hand, S = H*W, P frames of the past.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+State = list[Tensor]
+DENSE_CELLS = 4096  # attention over more places than this never holds its whole matrix
+
+
+class Memory:
+    """What causal layers remember from chunk to chunk: each takes what it left, in the order of the layers."""
+
+    def __init__(self, past: State | None, *, keep: bool) -> None:
+        self.past, self.keep = past, keep
+        self.after: State = []
+        self.taken = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the beginning of a video."""
+        return self.past is None
+
+    def take(self) -> Tensor | None:
+        if self.past is None:
+            return None
+        self.taken += 1
+        return self.past[self.taken - 1]
+
+    def leave(self, x: Tensor) -> None:
+        if self.keep:
+            self.after.append(x.clone())  # a view would hold the whole chunk in memory
+
+
+class SpaceConv(nn.Module):
+    """A convolution over each frame."""
+
+    def __init__(self, width_in: int, width_out: int, size: int, *, stride: int = 1, padding: int = 0) -> None:
+        super().__init__()
+        self.conv3d = nn.Conv3d(width_in, width_out, (1, size, size))
+        self.stride, self.padding = stride, padding
+
+    def forward(self, y: Tensor) -> Tensor:
+        weight = self.conv3d.weight[:, :, 0]
+        return F.conv2d(y, weight, self.conv3d.bias, stride=self.stride, padding=self.padding)
+
+
+class TimeConv(nn.Module):
+    """A convolution over a frame and the two before it; before the first frame stands that frame itself."""
+
+    def __init__(self, width: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.conv3d = nn.Conv3d(width, width, (3, 1, 1))
+        self.stride = stride
+
+    def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
+        x_BTSC = along_time(y, T)
+        past = memory.take()
+        before = x_BTSC[:, :1].expand(-1, 2, -1, -1) if past is None else past
+        x_BTSC = torch.cat([before, x_BTSC], dim=1)
+        memory.leave(x_BTSC[:, self.stride - 3 :])
+        picture_BCTS = x_BTSC.permute(0, 3, 1, 2)  # channels last in memory, as the convolution likes it
+        z_BCTS = F.conv2d(picture_BCTS, self.conv3d.weight[..., 0], self.conv3d.bias, stride=(self.stride, 1))
+        return along_space(z_BCTS.permute(0, 2, 3, 1), y.shape[2])
+
+
+def along_time(y: Tensor, T: int) -> Tensor:
+    """[B*T, C, H, W] seen as [B, T, S, C]."""
+    return y.permute(0, 2, 3, 1).unflatten(0, (-1, T)).flatten(2, 3)
+
+
+def along_space(x_BTSC: Tensor, H: int) -> Tensor:
+    """The inverse of `along_time`."""
+    return x_BTSC.unflatten(2, (H, -1)).flatten(0, 1).permute(0, 3, 1, 2)
+
+
+class FrameNorm(nn.Module):
+    """Mean and variance over a whole frame, so nothing leaks along time."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(1, width, eps=1e-6)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.norm(y)
+
+
+class FactorisedConv(nn.ModuleList):
+    """3x3 over space, then 3 over time."""
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__([SpaceConv(width_in, width_out, 3, padding=1), TimeConv(width_out)])
+
+    def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
+        space, time = self
+        return time(space(y), T, memory)
+
+
+class ResBlock(nn.Module):
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.norm1 = FrameNorm(width_in)
+        self.conv1 = FactorisedConv(width_in, width_out)
+        self.norm2 = FrameNorm(width_out)
+        self.conv2 = FactorisedConv(width_out, width_out)
+        self.nin_shortcut = SpaceConv(width_in, width_out, 1) if width_in != width_out else None
+
+    def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(y)), T, memory)
+        h = self.conv2(F.silu(self.norm2(h)), T, memory)
+        return (y if self.nin_shortcut is None else self.nin_shortcut(y)) + h
+
+
+class Attention(nn.Module):
+    """One head; the projections are the same over space and over time."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = FrameNorm(width)
+        self.q, self.k, self.v = (SpaceConv(width, width, 1) for _ in range(3))
+        self.proj_out = SpaceConv(width, width, 1)
+
+    def project(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = self.norm(y)
+        return self.q(h), self.k(h), self.v(h)
+
+
+class SpaceAttention(Attention):
+    """Every place of a frame looks at all places of that frame."""
+
+    def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
+        del T, memory
+        q, k, v = (p.flatten(2).transpose(1, 2) for p in self.project(y))  # [B*T, S, C]
+        h = attend(q, k, v, None).transpose(1, 2).unflatten(2, y.shape[2:])
+        return y + self.proj_out(h)
+
+
+class TimeAttention(Attention):
+    """Every place looks at itself in this frame and the frames before: all of them, or the last `window`."""
+
+    window: int | None = None
+
+    def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
+        q, k, v = (along_time(p, T).transpose(1, 2).flatten(0, 1) for p in self.project(y))  # [B*S, T, C]
+        past_k, past_v = memory.take(), memory.take()
+        if past_k is not None and past_v is not None:
+            k, v = torch.cat([past_k, k], dim=1), torch.cat([past_v, v], dim=1)
+        oldest = 0 if self.window is None else max(0, k.shape[1] - self.window + 1)
+        memory.leave(k[:, oldest:])
+        memory.leave(v[:, oldest:])
+        h = attend(q, k, v, self.mask(T, k.shape[1], y.device)).unflatten(0, (-1, y.shape[2] * y.shape[3]))
+        return y + self.proj_out(along_space(h.transpose(1, 2).contiguous(), y.shape[2]))
+
+    def mask(self, T: int, frames: int, device: torch.device) -> Tensor:
+        """[T, frames] bool: which frames each of the last T may look at."""
+        now = torch.arange(frames - T, frames, device=device)[:, None]
+        then = torch.arange(frames, device=device)[None]
+        seen = then <= now
+        return seen if self.window is None else seen & (then > now - self.window)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(q k^T / sqrt(C)) v on [N, places, C]."""
+    if q.shape[1] > DENSE_CELLS:
+        return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], attn_mask=mask)[:, 0]
+    scores = torch.bmm(q, k.transpose(1, 2)) * q.shape[2] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return torch.bmm(scores.softmax(dim=-1), v)
+
+
+class Down(nn.Module):
+    """Half the height and width, half the frames: each a strided convolution beside a mean."""
+
+    def __init__(self, width: int, *, space: bool, time: bool) -> None:
+        super().__init__()
+        self.conv1 = SpaceConv(width, width, 3, stride=2) if space else None
+        self.conv2 = TimeConv(width, stride=2) if time else None
+        self.conv3 = SpaceConv(width, width, 1)
+
+    def forward(self, y: Tensor, T: int, memory: Memory) -> tuple[Tensor, int]:
+        if self.conv1 is not None:
+            y = self.conv1(F.pad(y, (0, 1, 0, 1))) + F.avg_pool2d(y, 2)
+        if self.conv2 is not None:
+            frames = y.unflatten(0, (-1, T))
+            paired = torch.cat([frames[:, :1], frames], dim=1) if memory.first else frames
+            mean = (paired[:, 0::2] + paired[:, 1::2]) / 2
+            y, T = self.conv2(y, T, memory) + mean.flatten(0, 1), mean.shape[1]
+        return self.conv3(y), T
+
+
+class Up(nn.Module):
+    """Twice the frames, twice the height and width: each a repetition with a convolution added."""
+
+    def __init__(self, width: int, *, space: bool, time: bool) -> None:
+        super().__init__()
+        self.conv1 = TimeConv(width) if time else None
+        self.conv2 = SpaceConv(width, width, 3, padding=1) if space else None
+        self.conv3 = SpaceConv(width, width, 1)
+
+    def forward(self, y: Tensor, T: int, memory: Memory) -> tuple[Tensor, int]:
+        if self.conv1 is not None:
+            frames = y.unflatten(0, (-1, T)).repeat_interleave(2, dim=1)
+            frames = frames[:, 1:] if memory.first else frames  # the first frame of a video stands alone
+            y, T = frames.flatten(0, 1), frames.shape[1]
+            y = self.conv1(y, T, memory) + y
+        if self.conv2 is not None:
+            y = F.interpolate(y, scale_factor=2.0, mode="nearest")
+            y = self.conv2(y) + y
+        return self.conv3(y), T

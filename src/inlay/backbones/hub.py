@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A repository of the Hugging Face hub and some of its files in, a local folder out: cached, resumed, checked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import MissingError, require
+
+PIECE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where weights are published: all of `files` make one model."""
+
+    repo: str
+    files: tuple[str, ...]
+    subfolder: str = ""
+    gated: bool = False
+    md5: dict[str, str] = field(default_factory=dict)  # as published beside the files
+
+    def path(self, file: str) -> str:
+        return f"{self.subfolder}/{file}" if self.subfolder else file
+
+
+def cached(source: Source) -> Path | None:
+    """The folder that has all files, if they were fetched before; never asks the network."""
+    hub = require("huggingface_hub", extra="hf")
+    places = [hub.try_to_load_from_cache(source.repo, source.path(file)) for file in source.files]
+    return Path(places[0]).parent if all(isinstance(p, str) for p in places) else None
+
+
+def fetch(source: Source, *, force: bool = False) -> Path:
+    """The folder that has all files; what is not there is downloaded, with progress, going on where it stopped."""
+    hub = require("huggingface_hub", extra="hf")
+    if not force and (folder := cached(source)) is not None:
+        return folder
+    paths = [_download(hub, source, file, force=force) for file in source.files]
+    return paths[0].parent
+
+
+def show_progress(wanted: bool) -> None:
+    """Whether downloads draw a bar on the terminal."""
+    bars = require("huggingface_hub.utils", extra="hf")
+    (bars.enable_progress_bars if wanted else bars.disable_progress_bars)()
+
+
+def _download(hub: Any, source: Source, file: str, *, force: bool) -> Path:
+    errors = hub.errors
+    name = source.path(file)
+    try:
+        path = Path(hub.hf_hub_download(source.repo, name, force_download=force))
+        _check(path, source.md5.get(file), want=_etag(hub, source.repo, name))
+    except errors.GatedRepoError as error:
+        raise MissingError(
+            f"{source.repo} is gated: open its page on the hub, accept its licence with your account, then log in "
+            "with `hf auth login` (or set HF_TOKEN) and try again"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise MissingError(
+            f"the hub has no repository {source.repo}, or it is private; log in: hf auth login"
+        ) from error
+    except errors.EntryNotFoundError as error:
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            raise MissingError(_unreachable(source, name)) from error
+        raise MissingError(f"{source.repo} has no file {name}; give local files with --weights") from error
+    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError) as error:
+        raise MissingError(_unreachable(source, name)) from error
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("httpx", "httpx2", "httpcore", "httpcore2", "requests"):
+            raise
+        raise MissingError(_unreachable(source, name)) from error
+    return path
+
+
+def _unreachable(source: Source, name: str) -> str:
+    constants = require("huggingface_hub.constants", extra="hf")
+    if constants.HF_HUB_OFFLINE:
+        return (
+            f"{source.repo}/{name} is not in the cache and HF_HUB_OFFLINE is set; fetch it while online, or --weights"
+        )
+    return (
+        f"{source.repo}/{name} could not be fetched from {constants.ENDPOINT}; try again, or give files with --weights"
+    )
+
+
+def _etag(hub: Any, repo: str, name: str) -> str | None:
+    """The hub's own digest of the file: SHA-256 of large files, git's SHA-1 of small ones."""
+    return hub.get_hf_file_metadata(hub.hf_hub_url(repo, name)).etag
+
+
+def _check(path: Path, md5: str | None, *, want: str | None) -> None:
+    """Refuse a file whose bytes are not the published ones, and take it out of the cache."""
+    digests = {"md5": hashlib.md5(usedforsecurity=False), "sha256": hashlib.sha256()}
+    blob = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            for digest in (*digests.values(), blob):
+                digest.update(piece)
+    found = {name: digest.hexdigest() for name, digest in digests.items()} | {"git": blob.hexdigest()}
+    kind = {64: "sha256", 40: "git"}.get(len(want or ""))
+    wrong = [(k, w) for k, w in ((kind, want), ("md5", md5)) if k is not None and w is not None and found[k] != w]
+    if wrong:
+        path.resolve().unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        kind, want = wrong[0]
+        raise MissingError(f"{path.name} has {kind} {found[str(kind)]}, not {want}: a damaged download; fetch it again")

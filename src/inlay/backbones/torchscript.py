@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cosmos as NVIDIA publishes it, in TorchScript: `encoder.jit` and `decoder.jit` in, a backbone out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
+from inlay.backbones.checkpoints import fill_network, load_script
+from inlay.backbones.cosmos import LATENT_STD, LICENCE, Cosmos, CosmosConfig
+from inlay.backbones.cosmos_files import UNUSED
+from inlay.errors import MissingError, UsageError
+
+
+class CosmosScript(nn.Module):
+    """The published programs behind our door. They carry no state and do not tile; `Cosmos` does both."""
+
+    def __init__(self, encoder: Any, decoder: Any, config: CosmosConfig, *, name: str, weight_hash: str) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+        self.config, self.name, self.weight_hash = config, name, weight_hash
+
+    @property
+    def spec(self) -> BackboneSpec:
+        c = self.config
+        return BackboneSpec(
+            name=self.name,
+            channels=c.channels,
+            time_stride=c.time_stride,
+            space_stride=c.space_stride,
+            causal=True,
+            stateful=False,
+            latent_mean=(0.0,) * c.channels,
+            latent_std=(LATENT_STD,) * c.channels,
+            weight_hash=self.weight_hash,
+            parameters=sum(p.numel() for p in self.parameters()),
+            licence=LICENCE,
+        )
+
+    def encode(self, x_BCTHW: Tensor) -> Tensor:
+        check_pixels(x_BCTHW, self.spec)
+        found = self.encoder(x_BCTHW)
+        return found if isinstance(found, Tensor) else found[0]  # published encoders return placeholders beside it
+
+    def decode(self, z_BCTHW: Tensor) -> Tensor:
+        check_latents(z_BCTHW, self.spec)
+        return self.decoder(z_BCTHW)
+
+
+def load_cosmos_script(folder: Path, config: CosmosConfig, *, name: str, trust: bool) -> CosmosScript:
+    """From a folder with both programs; their tensors are checked against the network they should be."""
+    for file in ("encoder.jit", "decoder.jit"):
+        if not (folder / file).is_file():
+            raise MissingError(f"{folder} has no {file}; give the folder that has encoder.jit and decoder.jit")
+    encoder, decoder = (load_script(folder / f"{half}.jit", trust=trust) for half in ("encoder", "decoder"))
+    with torch.device("meta"):
+        plan = Cosmos(config)
+    plan.to_empty(device="cpu")  # no time spent on random weights: it is filled only to check and to hash
+    tensors = {**encoder.state_dict(), **decoder.state_dict()}
+    floating = {n: t for n, t in tensors.items() if t.is_floating_point()}
+    if not floating:
+        raise UsageError(f"{folder} holds programs without weights")
+    weight_hash = fill_network(plan, floating, source=str(folder), unused=UNUSED)
+    return CosmosScript(encoder, decoder, config, name=name, weight_hash=weight_hash)
