@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -54,8 +57,24 @@ def finish(state: FeatureState) -> dict[str, Tensor]:
         raise ShapeError(f"I3D reads clips of at least {MIN_FRAMES} frames; this one has {state.frames}")
     with torch.no_grad(), full_precision(state.device):
         # one at a time: a batch of both would double the memory of a long video
-        rows = [state.net(torch.cat(pieces, 1)[None])[0] for pieces in (state.reference, state.other)]
-    return {"features": torch.stack(rows).double().cpu()}
+        rows = [_row(state.net, torch.cat(pieces, 1)) for pieces in (state.reference, state.other)]
+    return {"features": torch.stack(rows).double()}
+
+
+# the features of the last few clips: one reference meets many others
+_seen: WeakKeyDictionary[I3d, OrderedDict[bytes, Tensor]] = WeakKeyDictionary()
+
+
+def _row(net: I3d, x_CTHW: Tensor) -> Tensor:
+    """[400] the feature of one clip; a clip that was just seen is not computed again."""
+    key = hashlib.sha256(x_CTHW.cpu().contiguous().numpy().tobytes()).digest()
+    known = _seen.setdefault(net, OrderedDict())
+    if key not in known:
+        known[key] = net(x_CTHW[None])[0].cpu()
+    known.move_to_end(key)
+    if len(known) > 8:
+        known.popitem(last=False)
+    return known[key]
 
 
 def crop_224(x_THWC: Tensor) -> Tensor:

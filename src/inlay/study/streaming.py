@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long videos in, Table 4 of the paper out: chunks on their own against streams that carry caches or state on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from inlay.measure import count_tokens
+from inlay.study import paper
+from inlay.study.datasets import Clip, DataSet, count_frames
+from inlay.study.quality import compare
+from inlay.study.readings import Reading, read_pair, why_unavailable
+from inlay.study.records import Record, make_key
+from inlay.study.rules import Setting
+from inlay.study.sections import Finding, Section, missing_notes
+from inlay.study.workspace import Workspace
+from inlay.types import Tokens, Video
+
+CHUNKS = 2  # of 33 frames: what most DAVIS sequences hold
+MODES = {
+    "clips": "per-clip reference",
+    "dual-cache": "streaming, dual cache",
+    "stateful": "streaming, network state carried on",
+}
+
+
+def streaming(work: Workspace) -> Section:
+    """Videos of two chunks; the modes differ in what the second chunk knows of the first."""
+    data = longer(work.need("davis"))
+    modes = [m for m in MODES if m != "stateful" or work.bench.tokenizer.spec.stateful]
+    unavailable = why_unavailable(work.metrics, work.config)
+    found: dict[str, list[Record]] = {m: [] for m in modes}
+    for number, clip in enumerate(data.clips, 1):
+        video: Video | None = None
+        for mode in modes:
+            record = _start(work, data, clip, mode)
+            lacking = [m for m in record.reading.lacks(work.metrics) if m not in unavailable]
+            if lacking or not record.cells:
+                if video is None:
+                    work.tell(f"streaming: {data.name} {number}/{len(data)}: {clip.name}")
+                    video = clip.load()
+                record = _run(work, video, mode, lacking, record)
+                said = Reading(unavailable=unavailable)
+                record = replace(record, reading=said.merged(record.reading))
+                work.store.write(record)
+            found[mode].append(record)
+    rows = [work.quality_row(MODES[m], found[m]) for m in modes]
+    rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
+    frames = data.spec.frames
+    return Section(
+        name="streaming",
+        title="Streaming (Table 4)",
+        text=(
+            f"Videos of {frames} frames, encoded in chunks of {frames // CHUNKS}; no scene cuts, no key interval. "
+            "The paper compares per-clip masks and the dual cache; the third row carries the "
+            "backbone's own causal state on, so that the whole video has one slot 0.",
+            *missing_notes([r for records in found.values() for r in records]),
+        ),
+        tables=(work.quality_table(f"Streaming on {data.name} ({len(data)} videos)", "Mode", rows),),
+        findings=tuple(_findings(found)),
+        setup=work.setup(data),
+    )
+
+
+def longer(data: DataSet) -> DataSet:
+    """The same videos, in pieces of two chunks; those that are too short for it are left out."""
+    spec = replace(data.spec, frames=CHUNKS * data.spec.frames, clips=1)
+    seen = {c.path: c for c in reversed(data.clips)}
+    long = [replace(c, spec=spec, start=0) for c in reversed(seen.values()) if count_frames(c.path) >= spec.span]
+    gone = [f"{c.name}: shorter than {spec.span} frames" for c in seen.values() if count_frames(c.path) < spec.span]
+    return replace(data, spec=spec, clips=tuple(long) or data.clips, left_out=(*data.left_out, *gone))
+
+
+def _start(work: Workspace, data: DataSet, clip: Clip, mode: str) -> Record:
+    setting = {**Setting().record(), "mode": mode}
+    model = work.bench.model(Setting())
+    key = make_key(clip=clip.identity, setting=setting, model=model)
+    stored = work.store.find("streaming", clip.name, key)
+    blank = Record(study="streaming", data=data.name, clip=clip.name, setting=setting, model=model, key=key)
+    return stored or blank
+
+
+def _run(work: Workspace, video: Video, mode: str, metrics: list[str], base: Record) -> Record:
+    from inlay.stream import StreamConfig, StreamDecoder, StreamEncoder
+
+    tokenizer = work.bench.tokenizer
+    chunk = max(len(video) // CHUNKS, 2)
+    config = StreamConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=chunk)
+    encoder = StreamEncoder(tokenizer, config, tau=work.bench.tau, precision="fp32")
+    tokens = Tokens.join(list(encoder.encode([video])))
+    decoder = StreamDecoder(tokenizer, fill=tokenizer.default_fill)
+    frames = torch.cat([decoder.push(part).frames for part in tokens.chunks()])
+    reading = read_pair(video, Video(frames=frames, fps=video.fps), metrics, work.config)
+    return replace(
+        base,
+        reading=base.reading.merged(reading),
+        tokens=len(tokens),
+        cells=tokens.cells,
+        slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
+        bits_per_pixel=count_tokens(tokens).bits_per_pixel,
+    )
+
+
+def _findings(found: dict[str, list[Record]]) -> list[Finding]:
+    rate = {m: sum(r.keep_rate for r in records) / len(records) for m, records in found.items()}
+    shown = ", ".join(f"{m} {100 * r:.1f} %" for m, r in rate.items())
+    rows = [
+        Finding(claim="the dual cache keeps fewer cells", holds=rate["dual-cache"] < rate["clips"], detail=shown),
+        compare("it costs some quality", found["clips"], found["dual-cache"]),
+    ]
+    if "stateful" in found:
+        rows.append(compare("carried state is better than the dual cache", found["stateful"], found["dual-cache"]))
+    return rows
