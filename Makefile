@@ -71,5 +71,5 @@ $(DEMO_STAMP): $(NEEDS) | $(BIN)/python
 
 $(DEV_STAMP): $(NEEDS) | $(BIN)/python
 	@echo "installing inlay and its tools into $(VENV) (once; about a minute, longer where torch must be downloaded)"
-	@$(INSTALL) -e '.[dev,measure,plot,train]'
+	@$(INSTALL) -e '.[dev,hf,measure,plot,train]'
 	@touch $@ $(DEMO_STAMP)
