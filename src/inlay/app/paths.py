@@ -15,8 +15,10 @@ TOKEN_SUFFIX = ".inlay"
 
 
 def input_video(path: str) -> str:
-    """A readable file, or `-` for standard input."""
-    return path if path == STREAM else _input(path, VideoError)
+    """A readable file, `-` for standard input, or the address of a live source."""
+    from inlay.video.source import is_address
+
+    return path if path == STREAM or is_address(path) else _input(path, VideoError)
 
 
 def input_tokens(path: str) -> str:
@@ -61,8 +63,10 @@ def output_video(path: str, *, force: bool, inputs: tuple[str, ...] = ()) -> str
 
 def beside(path: str, suffix: str) -> str:
     """`clip.mp4` -> `clip<suffix>` in the same folder; a stream has no such place."""
-    if path == STREAM:
-        raise UsageError("reading standard input needs the name of an output file")
+    from inlay.video.source import is_address
+
+    if path == STREAM or is_address(path):
+        raise UsageError("reading standard input or an address needs the name of an output file")
     return str(Path(path).with_suffix(suffix))
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A path, a pipe or a file object in, an open PyAV container out; and the name by which errors call it."""
+"""A path, a pipe, an address or a file object in, an open PyAV container out; and the name by which errors call it."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 Source = str | os.PathLike[str] | BinaryIO
+
+ADDRESS = re.compile(r"(https?|rtsps?|rtmps?|rtp|udp|tcp|srt)://")
+NETWORK = "http,https,httpproxy,tls,tcp,udp,rtp,rtsp,rtmp,rtmps,srt,crypto"  # an address never leads to a local file
+PATIENCE_SECONDS = 20.0  # without a byte from an address
 
 HEAD_BYTES = 1 << 16  # enough to see the first boxes of an mp4, whose order tells whether a pipe can be decoded
 
@@ -82,7 +87,10 @@ class Input:
         self.path: Path | None = None
         self._promised: int | None = None
         self._have = 0
-        if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
+        self.address = source if isinstance(source, str) and is_address(source) else None
+        if self.address is not None:
+            self.name = self.address
+        elif isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
             self.name = os.fspath(source)
             self._take_path(Path(source))
         elif isinstance(source, str | os.PathLike):
@@ -98,12 +106,14 @@ class Input:
 
     @property
     def seekable(self) -> bool:
-        return not isinstance(self.tap, Tap)
+        return self.address is None and not isinstance(self.tap, Tap)
 
     def container(self) -> InputContainer:
         """A container at the beginning of the input."""
         av = pyav()
         try:
+            if self.address is not None:
+                return av.open(self.address, "r", options={"protocol_whitelist": NETWORK}, timeout=PATIENCE_SECONDS)
             if self.path is not None:
                 # the prefix keeps a colon in a file name from being read as a protocol
                 return av.open(f"file:{self.path}", "r", options={"protocol_whitelist": "file"})
@@ -189,6 +199,11 @@ class Input:
         if isinstance(error, av.error.InvalidDataError | EOFError | ValueError):
             return f"{self.name}: not a video this build of PyAV can read; check it with: ffprobe, or convert it to mp4"
         return f"{self.name}: cannot be opened: {_reason(error)}"
+
+
+def is_address(source: str) -> bool:
+    """A camera or a server rather than a file: `rtsp://…`, `https://…`."""
+    return ADDRESS.match(source) is not None
 
 
 def _read_fully(stream: Any, size: int) -> bytes:

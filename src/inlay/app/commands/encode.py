@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def encode(
-    source: Annotated[str, typer.Argument(metavar="IN", help="A video, or - for standard input.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="A video, - for standard input, or an address (rtsp://, https://).")
+    ],
     out: Annotated[str | None, typer.Argument(metavar="OUT", help="Token file.  [default: IN with .inlay]")] = None,
     tau: options.Tau = None,
     keep: options.Keep = None,
