@@ -42,7 +42,7 @@ def test_commands_on_a_clip_run_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     if not (WEIGHTS / "mini.safetensors").is_file():
         pytest.skip("the README's commands use the shipped weights, and this copy has none")
     monkeypatch.chdir(tmp_path)
-    write_video(moving_square(9, 64, 64), "clip.mp4")
+    write_video(moving_square(33, 64, 64), "clip.mp4")
     for words in lines:
         assert main(words[1:]) == 0, " ".join(words)
 
