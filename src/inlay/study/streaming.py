@@ -10,6 +10,7 @@ import torch
 from inlay.measure import count_tokens
 from inlay.study import paper
 from inlay.study.datasets import Clip, DataSet, count_frames
+from inlay.study.plots import Panel, Series, curves
 from inlay.study.quality import compare
 from inlay.study.readings import Reading, read_pair, why_unavailable
 from inlay.study.records import Record, make_key
@@ -49,6 +50,9 @@ def streaming(work: Workspace) -> Section:
     rows = [work.quality_row(MODES[m], found[m]) for m in modes]
     rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
     frames = data.spec.frames
+    caption = (
+        "Kept cells by slot, mean over the videos: a full slot where each chunk begins anew, none where it goes on."
+    )
     return Section(
         name="streaming",
         title="Streaming (Table 4)",
@@ -59,9 +63,20 @@ def streaming(work: Workspace) -> Section:
             *missing_notes([r for records in found.values() for r in records]),
         ),
         tables=(work.quality_table(f"Streaming on {data.name} ({len(data)} videos)", "Mode", rows),),
+        figures=tuple(work.figure("streaming.png", caption, lambda: curves([use_by_slot(found)], steps=True))),
         findings=tuple(_findings(found)),
         setup=work.setup(data),
     )
+
+
+def use_by_slot(found: dict[str, list[Record]]) -> Panel:
+    """Appendix C: the share of cells kept in each slot, for every mode."""
+    series = []
+    for mode, records in found.items():
+        slots = min(len(r.slots) for r in records)
+        shares = [100 * sum(r.slots[t] * len(r.slots) / r.cells for r in records) / len(records) for t in range(slots)]
+        series.append(Series(label=MODES[mode], x=tuple(map(float, range(slots))), y=tuple(shares)))
+    return Panel(title="Kept cells over time", x_label="slot", y_label="kept cells, %", series=tuple(series))
 
 
 def longer(data: DataSet) -> DataSet:
