@@ -26,7 +26,7 @@ from tests.conftest import moving_square, still
 
 MODEL = ["--backbone", "mini-untrained", "--device", "cpu"]
 INLAY = [sys.executable, "-m", "inlay.app.cli"]
-ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
+SAME_THREADS = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # other counts, other last bits
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +186,8 @@ def test_a_live_pipe_in_and_out(tmp_path: Path) -> None:
                   "-c:v", "libx264", "-tune", "zerolatency", "-f", "matroska", "-"]  # fmt: skip
     else:
         source = [sys.executable, "-c", FEED]
-    feeder = subprocess.Popen(source, stdout=subprocess.PIPE, env=ONE_THREAD)
-    done = subprocess.run(words, stdin=feeder.stdout, capture_output=True, env=ONE_THREAD)
+    feeder = subprocess.Popen(source, stdout=subprocess.PIPE, env=SAME_THREADS)
+    done = subprocess.run(words, stdin=feeder.stdout, capture_output=True, env=SAME_THREADS)
     assert feeder.stdout is not None
     feeder.stdout.close()
     assert feeder.wait() == 0
@@ -196,7 +196,7 @@ def test_a_live_pipe_in_and_out(tmp_path: Path) -> None:
     assert record["frames"] == 96
     assert record["peak_overshoot"] <= record["bucket_size"] * 1.0001
     assert record["chunks"] >= 3
-    done = subprocess.run([*INLAY, "decode", str(out), "-", "--fill", "hold"], capture_output=True, env=ONE_THREAD)
+    done = subprocess.run([*INLAY, "decode", str(out), "-", "--fill", "hold"], capture_output=True, env=SAME_THREADS)
     assert done.returncode == 0, done.stderr.decode()
     (tmp_path / "back.mp4").write_bytes(done.stdout)
     assert len(read_video(tmp_path / "back.mp4")) == 96
@@ -239,7 +239,7 @@ def test_killed_resumed_decoded_identical(run, tmp_path: Path, budget: list[str]
     write_video(moving_square(400, 24, 24), clip)
     settings = [*budget, "--key-every", "1.5", *MODEL]
     assert run("encode", clip, tmp_path / "whole.inlay", "--quiet", *settings)[0] == 0
-    child = subprocess.Popen([*INLAY, "encode", str(clip), str(out), *settings], env=ONE_THREAD)
+    child = subprocess.Popen([*INLAY, "encode", str(clip), str(out), *settings], env=SAME_THREADS)
     enough = (tmp_path / "whole.inlay").stat().st_size // 3
     while child.poll() is None and not (part.exists() and part.stat().st_size > enough):
         time.sleep(0.002)
