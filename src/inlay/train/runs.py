@@ -16,6 +16,7 @@ from inlay.train.config import TrainConfig
 from inlay.train.data import FileClips
 from inlay.train.loop import Outcome, fit
 from inlay.train.processes import join_processes
+from inlay.train.start import start_from
 from inlay.train.tasks import BackboneTask, LitTask, Task
 from inlay.train.validate import ValidationSet
 
@@ -31,13 +32,17 @@ def train_lit(
     backbone: str = "mini",
     backbone_weights: str | Path | None = None,
     trust: bool = False,
+    start: str | Path | None = None,
     device: torch.device | str = "cpu",
     workers: int = 2,
     resume: bool = False,
     stop_after: float = 0.0,
     quiet: bool = False,
 ) -> Outcome:
-    """Train a LIT on videos; without a place for validation some of the videos are held out."""
+    """Train a LIT on videos, from nothing or from the weights `start`.
+
+    Without a place for validation some of the videos are held out.
+    """
     processes = join_processes(device)
     clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
     frozen = load_backbone(backbone, weights=backbone_weights, device=processes.device, trust=trust)
@@ -46,7 +51,10 @@ def train_lit(
     if config.latent_cache:
         cache = LatentCache(config.latent_cache, weight_hash=frozen.spec.weight_hash, entries=clips.entries)
     validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
-    module = Lit.build(replace(lit, channels=frozen.spec.channels)).to(processes.device)
+    module = Lit.build(replace(lit, channels=frozen.spec.channels))
+    if start is not None:
+        start_from(module, start)
+    module.to(processes.device)
     task: Task = LitTask(module, frozen, config, validation=validation, cache=cache)
     entries = validation.entries if validation else ()
     return fit(
@@ -61,6 +69,7 @@ def train_backbone(
     *,
     data: str | Path,
     shape: MiniConfig | None = None,
+    start: str | Path | None = None,
     validate: str | Path | None = None,
     layout: str = "auto",
     device: torch.device | str = "cpu",
@@ -69,12 +78,15 @@ def train_backbone(
     stop_after: float = 0.0,
     quiet: bool = False,
 ) -> Outcome:
-    """Train a `mini` from nothing."""
+    """Train a `mini` from nothing, or from the weights `start`, which may have fewer blocks."""
     processes = join_processes(device)
     clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
     seed_random(config.seed)
     validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
-    task: Task = BackboneTask(Mini(shape).to(processes.device), config, validation=validation)
+    module = Mini(shape)
+    if start is not None:
+        start_from(module, start)
+    task: Task = BackboneTask(module.to(processes.device), config, validation=validation)
     entries = validation.entries if validation else ()
     return fit(
         task, clips, config, run_dir, resume=resume, validate_entries=entries, problems=problems, processes=processes,

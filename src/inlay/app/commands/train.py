@@ -30,6 +30,10 @@ Held = Annotated[
 ]
 Layout = Annotated[str, typer.Option("--layout", metavar="NAME", help="auto, folder, list, ucf101 or kinetics400.")]
 Workers = Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Threads that read videos.")]
+Init = Annotated[
+    str | None,
+    typer.Option("--from", metavar="FILE", help="Begin from these weights; a network with fewer blocks may grow."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")]
 StopAfter = Annotated[
     float, typer.Option("--stop-after", metavar="SECONDS", min=0, help="Save and stop then; 0: never.")
@@ -80,6 +84,7 @@ def lit(
     backbone: options.BackboneName = "mini",
     weights: options.Weights = None,
     trust: options.Trust = False,
+    init: Init = None,
     device: options.Device = "auto",
     workers: Workers = 2,
     resume: Resume = False,
@@ -109,8 +114,8 @@ def lit(
     }
     outcome = train_lit(
         config, run, data=data, lit=pick("shape", shape or preset, shapes)(), validate=validate, layout=layout,
-        backbone=backbone, backbone_weights=weights, trust=trust, device=pick_device(device), workers=workers,
-        resume=resume, stop_after=stop_after, quiet=quiet or json,
+        backbone=backbone, backbone_weights=weights, trust=trust, start=init, device=pick_device(device),
+        workers=workers, resume=resume, stop_after=stop_after, quiet=quiet or json,
     )  # fmt: skip
     show(outcome, Screen(json=json, quiet=quiet), run)
 
@@ -123,6 +128,7 @@ def backbone(
     preset: Preset = "mini",
     validate: Held = None,
     layout: Layout = "auto",
+    init: Init = None,
     device: options.Device = "auto",
     workers: Workers = 2,
     resume: Resume = False,
@@ -131,7 +137,7 @@ def backbone(
     quiet: options.Quiet = False,
     **settings: Any,
 ) -> None:
-    """Train the embedded backbone from nothing.
+    """Train the embedded backbone, from nothing or from the weights --from names.
 
     Presets: mini (the one that ships), smoke (seconds, to see that everything is in place).
     """
@@ -146,7 +152,8 @@ def backbone(
 
     outcome = train_backbone(
         config, run, data=data, shape=tiny() if preset == "smoke" else MiniConfig(), validate=validate, layout=layout,
-        device=pick_device(device), workers=workers, resume=resume, stop_after=stop_after, quiet=quiet or json,
+        start=init, device=pick_device(device), workers=workers, resume=resume, stop_after=stop_after,
+        quiet=quiet or json,
     )  # fmt: skip
     show(outcome, Screen(json=json, quiet=quiet), run)
 
