@@ -212,6 +212,29 @@ def test_planar_crops_equal_crops_of_the_whole() -> None:
         torch.testing.assert_close(clips.cut(draw), want)
 
 
+def test_clips_cut_together_equal_clips_cut_one_by_one() -> None:
+    """At the borders, at odd places, mirrored, reversed, beside clips that must be resized, of two colour matrices."""
+    g = torch.Generator().manual_seed(1)
+
+    def planar(h: int, w: int, matrix: str) -> PlanarVideo:
+        half = (9, (h + 1) // 2, (w + 1) // 2)
+        y, u, v = (torch.randint(30, 200, s, generator=g, dtype=torch.uint8) for s in ((9, h, w), half, half))
+        return PlanarVideo(y=y, u=u, v=v, matrix=matrix)
+
+    videos = [planar(38, 51, "bt601"), planar(38, 44, "bt709"), planar(40, 38, "bt601")]
+    clips = MixedClips([ResidentClips(videos), ResidentClips([moving_square(9, 38, 38).frames])], [0.5, 0.5])
+    places = [(0.0, 0.0), (1.0, 1.0), (0.5, 0.3), (0.1, 0.9)]
+    draws = [
+        Draw(clip=c, start=s, frames=4, size=32, interval=2, zoom=z, y=y, x=x, flip=f, reverse=r)
+        for c in range(4)
+        for (y, x), s, z, f, r in zip(
+            places, (0, 1, 2, 1), (38 / 32, 38 / 32, 38 / 32, 1.0), (0, 1, 0, 1), (0, 0, 1, 1), strict=True
+        )
+    ]
+    for draw, clip in zip(draws, clips.cut_many(draws), strict=True):
+        torch.testing.assert_close(clip, clips.cut(draw))
+
+
 def test_y4m_is_read_and_checked() -> None:
     frame = bytes(range(6 * 4)) + bytes(6) + bytes(6)
     video = parse_y4m(b"YUV4MPEG2 W6 H4 F25:1 C420jpeg\n" + (b"FRAME\n" + frame) * 2)

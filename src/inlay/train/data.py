@@ -95,6 +95,12 @@ class FileClips:
         return cut_rgb(video.frames, draw)
 
 
+def cut_all(source: ClipSource, draws: Sequence[Draw]) -> list[Tensor]:
+    """Every draw's clip; together where the source knows how (`cut_many`), one by one otherwise."""
+    together: Callable[[Sequence[Draw]], list[Tensor]] | None = getattr(source, "cut_many", None)
+    return together(draws) if together is not None and draws else [source.cut(d) for d in draws]
+
+
 def cut_rgb(frames_THWC: Tensor, draw: Draw) -> Tensor:
     """[3, T, size, size] from uint8 frames that are already the draw's own."""
     top, left, side = draw.window(frames_THWC.shape[1], frames_THWC.shape[2])
@@ -140,7 +146,7 @@ class Loader:
         if not self.ahead:
             for step in range(first, last):
                 draws = tuple(self.draws_of(step))
-                yield self._join([self.source.cut(d) for d in draws], draws)
+                yield self._join(cut_all(self.source, draws), draws)
             return
         with ThreadPoolExecutor(max_workers=self.source.workers) as pool:
             waiting: deque[tuple[tuple[Draw, ...], list[Future[Tensor]]]] = deque()

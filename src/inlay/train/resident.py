@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError
-from inlay.train.data import ClipSource, cut_rgb, finish
+from inlay.train.data import ClipSource, cut_all, cut_rgb, finish
 from inlay.train.ivf import PlanarVideo, decode_ivf, i420_to_rgb
 from inlay.train.sampler import ClipEntry, Draw
 
@@ -34,6 +34,7 @@ class ResidentClips:
         names = names or [f"clip-{i}" for i in range(len(videos))]
         self.entries = tuple(_entry(v, name) for v, name in zip(self.videos, names, strict=True))
         self.weights: tuple[float, ...] | None = None
+        self._wide: dict[int, PlanarVideo] = {}
 
     @staticmethod
     def from_ivf(
@@ -53,10 +54,29 @@ class ResidentClips:
 
     def cut(self, draw: Draw) -> Tensor:
         video = self.videos[draw.clip]
-        frames = slice(draw.start, draw.start + draw.span, draw.interval)
         if isinstance(video, Tensor):
-            return cut_rgb(video[frames], draw)
-        return cut_planar(video, frames, draw)
+            return cut_rgb(video[_frames(draw)], draw)
+        return cut_planar(video, _frames(draw), draw)
+
+    def cut_many(self, draws: Sequence[Draw]) -> list[Tensor]:
+        """The same clips, those at their own scale converted together: sixteen one by one keep a GPU waiting."""
+        alike: dict[tuple[str, int, int], list[int]] = {}
+        for i, draw in enumerate(draws):
+            video, entry = self.videos[draw.clip], self.entries[draw.clip]
+            if isinstance(video, PlanarVideo) and draw.window(entry.height, entry.width)[2] == draw.size:
+                alike.setdefault((video.matrix, draw.frames, draw.size), []).append(i)
+        found: dict[int, Tensor] = {}
+        for members in alike.values():
+            clips = cut_planar_many([self._padded(draws[i].clip) for i in members], [draws[i] for i in members])
+            found |= dict(zip(members, clips, strict=True))
+        return [found[i] if i in found else self.cut(draw) for i, draw in enumerate(draws)]
+
+    def _padded(self, clip: int) -> PlanarVideo:
+        if clip not in self._wide:
+            video = self.videos[clip]
+            assert isinstance(video, PlanarVideo), "only planar videos are cut together"
+            self._wide[clip] = pad_planar(video)
+        return self._wide[clip]
 
 
 def cut_planar(video: PlanarVideo, frames: slice, draw: Draw) -> Tensor:
@@ -73,6 +93,46 @@ def cut_planar(video: PlanarVideo, frames: slice, draw: Draw) -> Tensor:
         matrix=video.matrix,
     )
     return finish(rgb_TCHW[:, :, y : y + side, x : x + side], draw)
+
+
+def cut_planar_many(videos: Sequence[PlanarVideo], draws: Sequence[Draw]) -> list[Tensor]:
+    """Crops of one size from videos that `pad_planar` made wider: bytes are gathered, colours made once for all."""
+    T, side = draws[0].frames, draws[0].size
+    room = side + 2 * MARGIN + 2  # a crop at an odd place begins one pixel further in
+    y = torch.empty(len(draws), T, room, room, dtype=torch.uint8, device=videos[0].y.device)
+    u, v = (torch.empty(len(draws), T, room // 2, room // 2, dtype=torch.uint8, device=y.device) for _ in "uv")
+    starts = []
+    for i, (video, draw) in enumerate(zip(videos, draws, strict=True)):
+        height, width = (n - 2 * MARGIN - 2 for n in video.y.shape[1:])
+        top, left, _ = draw.window(height, width)
+        first, after = top // 2, left // 2  # in chroma; luma has twice as many
+        frames = _frames(draw)
+        y[i] = video.y[frames, 2 * first : 2 * first + room, 2 * after : 2 * after + room]
+        u[i] = video.u[frames, first : first + room // 2, after : after + room // 2]
+        v[i] = video.v[frames, first : first + room // 2, after : after + room // 2]
+        starts.append((MARGIN + top % 2, MARGIN + left % 2))
+    rgb = i420_to_rgb(y.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1), matrix=videos[0].matrix)
+    rgb_BTCHW = rgb.unflatten(0, (len(draws), T))
+    return [
+        finish(x[:, :, a : a + side, b : b + side], d) for x, (a, b), d in zip(rgb_BTCHW, starts, draws, strict=True)
+    ]
+
+
+def pad_planar(video: PlanarVideo) -> PlanarVideo:
+    """Border pixels repeated: MARGIN before, and enough after for every crop to find its margin; sizes become even."""
+
+    def pad(plane_THW: Tensor, before: int, after_y: int, after_x: int) -> Tensor:
+        rows = torch.arange(-before, plane_THW.shape[1] + after_y).clamp(0, plane_THW.shape[1] - 1)
+        columns = torch.arange(-before, plane_THW.shape[2] + after_x).clamp(0, plane_THW.shape[2] - 1)
+        return plane_THW[:, rows.to(plane_THW.device)][:, :, columns.to(plane_THW.device)]
+
+    half = MARGIN // 2
+    u, v = (pad(plane, half, half + 1, half + 1) for plane in (video.u, video.v))
+    return replace(video, y=pad(video.y, MARGIN, MARGIN + 2, MARGIN + 2), u=u, v=v)
+
+
+def _frames(draw: Draw) -> slice:
+    return slice(draw.start, draw.start + draw.span, draw.interval)
 
 
 def _with_margin(start: int, side: int, limit: int) -> tuple[slice, int]:
@@ -110,6 +170,14 @@ class MixedClips:
     def cut(self, draw: Draw) -> Tensor:
         source, clip = self._places[draw.clip]
         return source.cut(replace(draw, clip=clip))
+
+    def cut_many(self, draws: Sequence[Draw]) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for source in self.sources:
+            own = [i for i, d in enumerate(draws) if self._places[d.clip][0] is source]
+            inner = [replace(draws[i], clip=self._places[draws[i].clip][1]) for i in own]
+            found |= dict(zip(own, cut_all(source, inner), strict=True))
+        return [found[i] for i in range(len(draws))]
 
 
 def _even(source: ClipSource) -> list[float]:
