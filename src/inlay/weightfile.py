@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors and their description <-> one safetensors file; fp16, or 8 bits a number with a scale a row."""
+"""Tensors and their description <-> one safetensors file; fp16, or 8 bits a number with a scale a row (and tap)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from inlay.errors import ConfigError, MissingError, UsageError
 
-SCALE = "::scale"  # the row scales of an 8-bit tensor stand beside it under its name and this suffix
+SCALE = "::scale"  # the scales of an 8-bit tensor stand beside it under its name and this suffix
 STORED = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -99,7 +99,8 @@ def hash_weights(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _to_int8(t: Tensor) -> tuple[Tensor, Tensor]:
-    rows = t.flatten(1)
-    scale = (rows.abs().amax(1).clamp_min(1e-12) / 127).to(torch.float32)
-    q = (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
-    return q.view_as(t), scale.view(-1, *[1] * (t.ndim - 1))
+    """A scale for each output and each tap of a kernel: corners are weaker than the centre by far."""
+    scale = (t.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127).to(torch.float32)
+    if t.shape[1] == 1:  # depthwise: as many scales as weights would save nothing
+        scale = scale.flatten(1).amax(1).view(-1, *[1] * (t.ndim - 1))
+    return (t / scale).round().clamp(-127, 127).to(torch.int8), scale
