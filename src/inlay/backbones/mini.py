@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
+from inlay.backbones.winograd import Conv3x3
 from inlay.errors import ConfigError
 from inlay.weightfile import hash_weights
 
@@ -40,10 +41,10 @@ class MiniConfig:
     channels: int = 16
     encoder_fine: int = 128  # width at H/4
     encoder_coarse: int = 320  # width at H/8
-    encoder_blocks: tuple[int, int] = (2, 2)  # at H/4, at H/8
+    encoder_blocks: tuple[int, int] = (2, 3)  # at H/4, at H/8
     decoder_coarse: int = 320
     decoder_fine: int = 192
-    decoder_blocks: tuple[int, int] = (3, 5)  # at H/8, at H/4
+    decoder_blocks: tuple[int, int] = (5, 5)  # at H/8, at H/4
     shift: float = 0.25  # share of a block's channels read from the slot before
 
     def __post_init__(self) -> None:
@@ -136,12 +137,12 @@ class MiniEncoder(nn.Module):
         super().__init__()
         fine, coarse = c.encoder_blocks
         self.patch = BlockDCT()
-        self.conv_in = nn.Conv2d(PATCH, c.encoder_fine, 3, padding=1)
+        self.conv_in = Conv3x3(PATCH, c.encoder_fine)
         self.fine = nn.ModuleList([Block(c.encoder_fine, shift=0) for _ in range(fine)])
         self.down = nn.Conv2d(c.encoder_fine * FOLD**2, c.encoder_coarse, 1)
         self.coarse = nn.ModuleList([Block(c.encoder_coarse, shift=c.shift) for _ in range(coarse)])
         self.norm_out = ChannelNorm(c.encoder_coarse)
-        self.conv_out = nn.Conv2d(c.encoder_coarse, c.channels, 3, padding=1)
+        self.conv_out = Conv3x3(c.encoder_coarse, c.channels)
 
     def forward(self, x_BCTHW: Tensor, state: State | None) -> tuple[Tensor, State]:
         B, T = x_BCTHW.shape[0], x_BCTHW.shape[2] // TIME
@@ -159,12 +160,12 @@ class MiniDecoder(nn.Module):
     def __init__(self, c: MiniConfig) -> None:
         super().__init__()
         coarse, fine = c.decoder_blocks
-        self.conv_in = nn.Conv2d(c.channels, c.decoder_coarse, 3, padding=1)
+        self.conv_in = Conv3x3(c.channels, c.decoder_coarse)
         self.coarse = nn.ModuleList([Block(c.decoder_coarse, shift=c.shift) for _ in range(coarse)])
         self.up = nn.Conv2d(c.decoder_coarse, c.decoder_fine * FOLD**2, 1)
         self.fine = nn.ModuleList([Block(c.decoder_fine, shift=c.shift) for _ in range(fine)])
         self.norm_out = ChannelNorm(c.decoder_fine)
-        self.conv_out = nn.Conv2d(c.decoder_fine, PATCH, 3, padding=1)
+        self.conv_out = Conv3x3(c.decoder_fine, PATCH)
         self.patch = BlockDCT()
 
     def forward(self, z_BCTHW: Tensor, state: State | None) -> tuple[Tensor, State]:
@@ -185,8 +186,8 @@ class Block(nn.Module):
         super().__init__()
         self.shifted = int(width * shift)
         self.norm = ChannelNorm(width)
-        self.conv1 = nn.Conv2d(width, width, 3, padding=1)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
+        self.conv1 = Conv3x3(width, width)
+        self.conv2 = Conv3x3(width, width)
         nn.init.zeros_(self.conv2.weight)
         nn.init.zeros_(self.conv2.bias)  # type: ignore[arg-type]
 
