@@ -51,6 +51,20 @@ def test_not_a_video(tmp_path: Path) -> None:
     assert "not a video" in refusal(io.BytesIO(b"hello, world"))
 
 
+def test_a_playlist_does_not_lead_to_other_files(tmp_path: Path) -> None:
+    make(tmp_path / "private.mp4", gradient(9))
+    make(tmp_path / "private.ts", gradient(9), codec="mpeg2video")
+    lists = {
+        "a.mp4": f"ffconcat version 1.0\nfile '{'private.mp4'}'\n",
+        "b.m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:1,\nprivate.ts\n#EXT-X-ENDLIST\n",
+    }
+    for name, text in lists.items():
+        (tmp_path / name).write_text(text)
+        message = refusal(tmp_path / name)
+        assert "names other files" in message or "not a video" in message, message
+    assert "names other files" in refusal(tmp_path / "a.mp4")
+
+
 def test_mp4_cut_before_its_table(tmp_path: Path) -> None:
     path = make(tmp_path / "a.mp4", gradient(20))
     whole = path.read_bytes()

@@ -26,6 +26,7 @@ ADDRESS = re.compile(r"(https?|rtsps?|rtmps?|rtp|udp|tcp|srt)://")
 NETWORK = "http,https,httpproxy,tls,tcp,udp,rtp,rtsp,rtmp,rtmps,srt,crypto"  # an address never leads to a local file
 PATIENCE_SECONDS = 20.0  # without a byte from an address
 
+PLAYLISTS = {"hls", "concat", "dash", "imf"}  # containers that only name other files
 HEAD_BYTES = 1 << 16  # enough to see the first boxes of an mp4, whose order tells whether a pipe can be decoded
 
 
@@ -116,12 +117,20 @@ class Input:
                 return av.open(self.address, "r", options={"protocol_whitelist": NETWORK}, timeout=PATIENCE_SECONDS)
             if self.path is not None:
                 # the prefix keeps a colon in a file name from being read as a protocol
-                return av.open(f"file:{self.path}", "r", options={"protocol_whitelist": "file"})
+                return self._itself(av.open(f"file:{self.path}", "r", options={"protocol_whitelist": "file"}))
             if isinstance(self.tap, SeekableTap):
                 self.tap.seek(0)
-            return av.open(self.tap, "r")
+            return self._itself(av.open(self.tap, "r"))
         except (av.FFmpegError, OSError, ValueError, UnicodeError) as error:
             raise VideoError(self._why_not(error)) from error
+
+    def _itself(self, container: InputContainer) -> InputContainer:
+        """A file someone sent must not make us read others: what it shows would come from their videos."""
+        kinds = PLAYLISTS & set(container.format.name.split(","))
+        if kinds:
+            container.close()
+            raise VideoError(f"{self.name}: a playlist ({kinds.pop()}) that names other files; give the video itself")
+        return container
 
     def shortfall(self) -> str | None:
         """How much of the input is missing by its own account, or None. For a pipe: known once it has ended."""
