@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from inlay.backbones import load_backbone
 from inlay.backbones.cosmos import Cosmos, CosmosConfig, cosmos_01, cosmos_360p, tiny_cosmos
 from inlay.backbones.cosmos_files import load_cosmos
+from inlay.backbones.cosmos_layers import FrameNorm, Memory, Up
 from inlay.backbones.haar import Haar
 from inlay.backbones.tiles import starts
 from inlay.backbones.torchscript import load_cosmos_script
@@ -121,6 +123,25 @@ def test_agrees_with_an_independent_implementation(name: str) -> None:
     assert float((ours.encode(x) - z).norm() / z.norm()) < 1e-5
     y = theirs.decode(z).sample
     assert float((ours.decode(z) - y).norm() / y.norm()) < 1e-5
+
+
+@torch.no_grad()
+def test_doubling_in_one_convolution_is_the_published_doubling() -> None:
+    up = Up(6, space=True, time=False)
+    y = torch.randn(2, 6, 5, 7).contiguous(memory_format=torch.channels_last)
+    u = F.interpolate(y, scale_factor=2.0, mode="nearest")
+    want = up.conv3(up.conv2(u) + u)  # type: ignore[misc]
+    torch.testing.assert_close(up(y, 2, Memory(None, keep=False))[0], want, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_norm_in_memory_order_is_the_plain_norm() -> None:
+    norm = FrameNorm(8)
+    for parameter in norm.parameters():
+        parameter.normal_()
+    y = (torch.randn(3, 8, 5, 7) * 3 + 20).contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(norm.in_memory_order(y), norm(y), rtol=1e-5, atol=1e-5)
+    assert norm.in_memory_order(y).is_contiguous(memory_format=torch.channels_last)
 
 
 @torch.no_grad()

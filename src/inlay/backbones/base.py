@@ -10,6 +10,7 @@ from torch import Tensor
 
 from inlay.errors import ConfigError, ShapeError
 from inlay.types import describe
+from inlay.weightfile import hash_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,31 @@ class BackboneSpec:
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """(rows, columns) of the latent grid, the border cells padded if need be."""
         return -(-height // self.space_stride), -(-width // self.space_stride)
+
+
+def spec_of(
+    network: Any, *, channels: int, strides: tuple[int, int], causal: bool, licence: str, stateful: bool = False,
+    latent_std: float = 1.0,
+) -> BackboneSpec:  # fmt: skip
+    """The spec of a torch network that has a `name` and a `weight_hash`, which is made when it is first asked for.
+
+    `strides` are time and space; latents are centred, with one spread for all channels.
+    """
+    if not network.weight_hash:
+        network.weight_hash = hash_weights(network.state_dict())
+    return BackboneSpec(
+        name=network.name,
+        channels=channels,
+        time_stride=strides[0],
+        space_stride=strides[1],
+        causal=causal,
+        stateful=stateful,
+        latent_mean=(0.0,) * channels,
+        latent_std=(latent_std,) * channels,
+        weight_hash=network.weight_hash,
+        parameters=sum(p.numel() for p in network.parameters()),
+        licence=licence,
+    )
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
 from inlay.backbones.cosmos_layers import (
     Down,
     FactorisedConv,
@@ -39,7 +39,6 @@ from inlay.backbones.cosmos_layers import (
 from inlay.backbones.haar import Haar
 from inlay.backbones.tiles import tiled
 from inlay.errors import ConfigError
-from inlay.weightfile import hash_weights
 
 LICENCE = "NVIDIA Open Model License; code Apache-2.0"
 LATENT_STD = 0.492  # mean over the channels, as the paper measured it
@@ -133,19 +132,14 @@ class Cosmos(nn.Module):
     @property
     def spec(self) -> BackboneSpec:
         c = self.config
-        if not self.weight_hash:
-            self.weight_hash = hash_weights(self.state_dict())
-        return BackboneSpec(
-            name=self.name,
+        strides = c.time_stride, c.space_stride
+        return spec_of(
+            self,
             channels=c.channels,
-            time_stride=c.time_stride,
-            space_stride=c.space_stride,
+            strides=strides,
             causal=True,
             stateful=True,
-            latent_mean=(0.0,) * c.channels,
-            latent_std=(LATENT_STD,) * c.channels,
-            weight_hash=self.weight_hash,
-            parameters=sum(p.numel() for p in self.parameters()),
+            latent_std=LATENT_STD,
             licence=LICENCE,
         )
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
 from inlay.backbones.checkpoints import check_trust, cut_tensor
 from inlay.errors import MissingError, UsageError, pick, require
 from inlay.weightfile import hash_weights
@@ -146,24 +146,12 @@ class Diffusers(nn.Module):
         mean, std = normalisation(model, self.channels)
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
-        self.parameter_count = sum(p.numel() for p in model.parameters())
         self.weight_hash = hash_weights(model.state_dict())
 
     @property
     def spec(self) -> BackboneSpec:
-        return BackboneSpec(
-            name=self.name,
-            channels=self.channels,
-            time_stride=self.time_stride,
-            space_stride=self.space_stride,
-            causal=self.kind.causal,
-            stateful=False,
-            latent_mean=(0.0,) * self.channels,
-            latent_std=(1.0,) * self.channels,
-            weight_hash=self.weight_hash,
-            parameters=self.parameter_count,
-            licence=self.licence,
-        )
+        strides = self.time_stride, self.space_stride
+        return spec_of(self, channels=self.channels, strides=strides, causal=self.kind.causal, licence=self.licence)
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         check_pixels(x_BCTHW, self.spec)

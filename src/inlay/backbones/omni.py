@@ -20,11 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
 from inlay.backbones.checkpoints import Checkpoint, fill_network, read_checkpoint
 from inlay.backbones.omni_layers import Transformer
 from inlay.errors import ConfigError, UsageError
-from inlay.weightfile import hash_weights
 
 LATENT_STD = 1.191  # mean over the channels, as the paper measured it
 # parts of a training checkpoint that the autoencoder does not have, and weights that nothing reads
@@ -115,21 +114,8 @@ class Omni(nn.Module):
     @property
     def spec(self) -> BackboneSpec:
         c = self.config
-        if not self.weight_hash:
-            self.weight_hash = hash_weights(self.state_dict())
-        return BackboneSpec(
-            name=self.name,
-            channels=c.channels,
-            time_stride=c.time_patch,
-            space_stride=c.patch,
-            causal=False,
-            stateful=False,
-            latent_mean=(0.0,) * c.channels,
-            latent_std=(LATENT_STD,) * c.channels,
-            weight_hash=self.weight_hash,
-            parameters=sum(p.numel() for p in self.parameters()),
-            licence="MIT",
-        )
+        strides = c.time_patch, c.patch
+        return spec_of(self, channels=c.channels, strides=strides, causal=False, latent_std=LATENT_STD, licence="MIT")
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         check_pixels(x_BCTHW, self.spec)

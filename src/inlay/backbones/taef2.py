@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
 from inlay.backbones.checkpoints import fill_network, read_checkpoint
 from inlay.backbones.diffusers import by_frame
 from inlay.errors import MissingError
-from inlay.weightfile import hash_weights
 
 WIDTH, CHANNELS, SPACE = 64, 32, 8
 FILES = ("taef2_encoder", "taef2_decoder")
@@ -76,21 +75,7 @@ class Taef2(nn.Module):
 
     @property
     def spec(self) -> BackboneSpec:
-        if not self.weight_hash:
-            self.weight_hash = hash_weights(self.state_dict())
-        return BackboneSpec(
-            name=self.name,
-            channels=CHANNELS,
-            time_stride=1,
-            space_stride=SPACE,
-            causal=True,
-            stateful=False,
-            latent_mean=(0.0,) * CHANNELS,
-            latent_std=(1.0,) * CHANNELS,
-            weight_hash=self.weight_hash,
-            parameters=sum(p.numel() for p in self.parameters()),
-            licence="MIT",
-        )
+        return spec_of(self, channels=CHANNELS, strides=(1, SPACE), causal=True, licence="MIT")
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         check_pixels(x_BCTHW, self.spec)

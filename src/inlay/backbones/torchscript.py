@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
 from inlay.backbones.checkpoints import fill_network, load_script
 from inlay.backbones.cosmos import LATENT_STD, LICENCE, Cosmos, CosmosConfig
 from inlay.backbones.cosmos_files import UNUSED
@@ -27,19 +27,8 @@ class CosmosScript(nn.Module):
     @property
     def spec(self) -> BackboneSpec:
         c = self.config
-        return BackboneSpec(
-            name=self.name,
-            channels=c.channels,
-            time_stride=c.time_stride,
-            space_stride=c.space_stride,
-            causal=True,
-            stateful=False,
-            latent_mean=(0.0,) * c.channels,
-            latent_std=(LATENT_STD,) * c.channels,
-            weight_hash=self.weight_hash,
-            parameters=sum(p.numel() for p in self.parameters()),
-            licence=LICENCE,
-        )
+        strides = c.time_stride, c.space_stride
+        return spec_of(self, channels=c.channels, strides=strides, causal=True, latent_std=LATENT_STD, licence=LICENCE)
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         check_pixels(x_BCTHW, self.spec)
