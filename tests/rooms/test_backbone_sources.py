@@ -6,10 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,9 @@ class Hub:
         self.files: dict[str, bytes] = {}
         self.gated: set[str] = set()
         self.spoilt: set[str] = set()
+        self.stall: int | None = None  # bytes after which a delivery stops, for good
         self.asked: list[str] = []
+        self.begun: list[int] = []  # where each delivery began
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -72,7 +76,10 @@ class Hub:
                     self.send_header(header, value)
                 self.end_headers()
                 if body:
-                    self.wfile.write(data[begin:])
+                    hub.begun.append(begin)
+                    self.wfile.write(data[begin : hub.stall])
+                    if hub.stall is not None:
+                        hub.awake.wait(60)
                 return None
 
             def refuse(self, code: int, word: str) -> None:
@@ -81,6 +88,7 @@ class Hub:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
+        self.awake = threading.Event()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -93,16 +101,20 @@ class Hub:
 def hub() -> Iterator[Hub]:
     hub = Hub()
     yield hub
+    hub.awake.set()
     hub.server.shutdown()
     hub.server.server_close()
 
 
+def online(hub: Hub, home: Path) -> dict[str, str]:
+    environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+    return environment | {"HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
+
+
 def inlay(hub: Hub, home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own: the hub's address is read once, when its package is imported."""
-    environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"} | more
-    environment |= {"HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
     command = [sys.executable, "-m", "inlay.app.cli", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=online(hub, home) | more, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +157,71 @@ def test_what_the_hub_refuses_is_explained(hub: Hub, tmp_path: Path, taef2_files
     assert done.returncode == 5 and "a damaged download; fetch it again" in done.stderr
     hub.spoilt.clear()
     assert inlay(hub, tmp_path, "fetch", "taef2").returncode == 0  # the spoilt file did not stay in the cache
+
+
+@pytest.mark.slow
+def test_a_download_that_was_killed_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
+    names = [f"madebyollin/taef2/taef2_{half}.pth" for half in ("encoder", "decoder")]
+    hub.files |= {name: os.urandom(24_000_000 + i) for i, name in enumerate(names)}
+    hub.stall = 15_000_000  # the package writes pieces of 10 MB
+    child = subprocess.Popen([sys.executable, "-m", "inlay.app.cli", "fetch", "taef2"], env=online(hub, tmp_path),
+                             stderr=subprocess.DEVNULL)  # fmt: skip
+    wait_for(lambda: any(p.stat().st_size >= 10_000_000 for p in tmp_path.rglob("*.part")))
+    child.kill()
+    child.wait()
+    hub.stall = None
+    hub.awake.set()
+    done = inlay(hub, tmp_path, "fetch", "taef2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert hub.begun[0] == 0 and hub.begun[1] >= 10_000_000 and hub.begun[2:] == [0]
+    folder = Path(json.loads(done.stdout)["fetched"]["taef2"])
+    assert all((folder / Path(n).name).read_bytes() == hub.files[n] for n in names)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_published_digest_is_checked_and_force_fetches_again(hub: Hub, tmp_path: Path) -> None:
+    repo = "nvidia/Cosmos-Tokenize1-CV4x8x8-360p"
+    hub.files |= {f"{repo}/{half}.jit": b"not what NVIDIA published" for half in ("encoder", "decoder")}
+    done = inlay(hub, tmp_path, "fetch", "cosmos-cv4x8x8-360p-jit")
+    assert done.returncode == 5 and re.search(r"encoder\.jit has md5 \w{32}, not fe3a7193\w+: a damaged", done.stderr)
+    hub.files |= {f"madebyollin/taef2/taef2_{half}.pth": half.encode() for half in ("encoder", "decoder")}
+    assert inlay(hub, tmp_path, "fetch", "taef2").returncode == 0
+    hub.asked.clear()
+    assert inlay(hub, tmp_path, "fetch", "taef2", "--force").returncode == 0
+    assert any(line.startswith("GET") for line in hub.asked)
+
+
+def test_every_digest_in_the_table_is_one() -> None:
+    for name, entry in BACKBONES.items():
+        for file, digest in (entry.source.md5 if entry.source else {}).items():
+            assert re.fullmatch(r"[0-9a-f]{32}", digest), (name, file)
+
+
+@pytest.mark.parametrize("kind", ["sha256", "git", "md5"])
+def test_a_file_is_held_against_every_kind_of_digest(kind: str, tmp_path: Path) -> None:
+    from inlay.backbones.hub import _check
+
+    path, data = tmp_path / "w.bin", b"weights"
+    digest = {
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "git": hashlib.sha1(b"blob 7\0" + data).hexdigest(),
+        "md5": hashlib.md5(data).hexdigest(),
+    }[kind]
+    given = (digest, None) if kind == "md5" else (None, digest)
+    path.write_bytes(data)
+    _check(path, given[0], want=given[1])
+    path.write_bytes(b"weight!")
+    with pytest.raises(MissingError, match=f"has {kind} .* a damaged download"):
+        _check(path, given[0], want=given[1])
+    assert not path.exists()
 
 
 def test_names_of_the_hub_and_taus_of_the_paper() -> None:
@@ -256,13 +333,19 @@ def test_own_backbones_that_are_none(own: Path, name: str, error: type[Exception
 
 
 @pytest.mark.slow
-def test_a_lit_is_trained_for_any_channels_and_strides(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("backbone", "channels"), [("halves_of_mine:Halves", 3), ("taef2", 32)])
+def test_a_lit_is_trained_for_any_channels_and_strides(
+    own: Path, backbone: str, channels: int, taef2_files: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
     from inlay.fill import load_lit
 
     (own / "clips").mkdir()
+    for name, data in taef2_files.items():
+        (own / Path(name).name).write_bytes(data)
     for i in range(2):
         moving_square(33, 64, 64, seed=i).save(own / "clips" / f"{i}.mkv", lossless=True)
-    words = ["train", "lit", "clips", "--run", "run", "--preset", "smoke", "--backbone", "halves_of_mine:Halves"]
+    words = ["train", "lit", "clips", "--run", "run", "--preset", "smoke", "--backbone", backbone]
+    words += ["--weights", ".", "--trust"] if backbone == "taef2" else []
     assert main([*words, "--steps", "2", "--device", "cpu", "--workers", "1", "--json"]) == 0
     weights = json.loads(capsys.readouterr().out)["weights"]
-    assert load_lit(Path(weights)).config.channels == 3
+    assert load_lit(Path(weights)).config.channels == channels

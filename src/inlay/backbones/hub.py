@@ -7,6 +7,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from inlay.errors import MissingError, require
 
@@ -50,11 +51,12 @@ def show_progress(wanted: bool) -> None:
 
 
 def _download(hub: Any, source: Source, file: str, *, force: bool) -> Path:
-    errors = hub.errors
+    errors = require("huggingface_hub.errors", extra="hf")  # loaded by nobody else on every path
     name = source.path(file)
     try:
-        path = Path(hub.hf_hub_download(source.repo, name, force_download=force))
-        _check(path, source.md5.get(file), want=_etag(hub, source.repo, name))
+        digest = _bring(hub, source.repo, name, force=force)
+        path = Path(hub.hf_hub_download(source.repo, name))  # finds the bytes, and gives them their name
+        _check(path, source.md5.get(file), want=digest)
     except errors.GatedRepoError as error:
         raise MissingError(
             f"{source.repo} is gated: open its page on the hub, accept its licence with your account, then log in "
@@ -88,9 +90,32 @@ def _unreachable(source: Source, name: str) -> str:
     )
 
 
-def _etag(hub: Any, repo: str, name: str) -> str | None:
-    """The hub's own digest of the file: SHA-256 of large files, git's SHA-1 of small ones."""
-    return hub.get_hf_file_metadata(hub.hf_hub_url(repo, name)).etag
+def _bring(hub: Any, repo: str, name: str, *, force: bool) -> str | None:
+    """Download a file to its place in the hub's cache, going on from what an earlier run left; the hub's own digest.
+
+    That digest is the SHA-256 of large files and git's SHA-1 of small ones. Recent versions of `huggingface_hub` begin
+    anew in every process, so the bytes are brought here, by its own means.
+    """
+    files, tools = (require(f"huggingface_hub.{part}", extra="hf") for part in ("file_download", "utils"))
+    constants = require("huggingface_hub.constants", extra="hf")
+    url = hub.hf_hub_url(repo, name)
+    facts = hub.get_hf_file_metadata(url)
+    blobs = Path(constants.HF_HUB_CACHE) / files.repo_folder_name(repo_id=repo, repo_type="model") / "blobs"
+    blob, part = blobs / str(facts.etag), blobs / f"{facts.etag}.part"
+    blobs.mkdir(parents=True, exist_ok=True)
+    headers = tools.build_hf_headers()
+    if urlsplit(facts.location).netloc != urlsplit(url).netloc:  # a store elsewhere has no business with the token
+        headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
+    with tools.WeakFileLock(str(part) + ".lock"):
+        if force:
+            blob.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
+        if not blob.exists():
+            with part.open("ab") as file:
+                have = file.tell()
+                files.http_get(facts.location, file, resume_size=have, headers=headers, expected_size=facts.size)
+            part.replace(blob)
+    return facts.etag
 
 
 def _check(path: Path, md5: str | None, *, want: str | None) -> None:

