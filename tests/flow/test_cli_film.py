@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from inlay.app import letters
+from inlay.app.chart import LINE, NOW, RunningCurve
 from inlay.app.film import EDGE, compose, frame_keep_rates, lit, shots, slot_of_frame
 from inlay.app.letters import bitmap
 from inlay.errors import ShapeError
@@ -73,8 +75,63 @@ def test_film_sides_are_even_and_legible(height: int, width: int) -> None:
     assert 240 <= film.height <= 600
 
 
+def test_the_curve_runs_beneath_and_does_not_depend_on_the_cut() -> None:
+    video = moving_square(14, 16, 16)
+    size = {"height": 16, "width": 16}
+    tokens = [make_tokens(left_half(3), frames=9, **size), make_tokens(left_half(2), frames=5, **size)]
+
+    def film(originals: list[Video]) -> torch.Tensor:
+        curve, done = RunningCurve(duration=14 / 24), []
+        for shot in shots(tokens, [video], originals):
+            done.append(compose(shot, curve, first=sum(map(len, done))))
+        return torch.cat([d.frames for d in done])
+
+    whole = film([video])
+    assert whole.equal(film([video[:4], video[4:]]))
+    panels = compose(next(iter(shots(tokens, [video], [video])))).height
+    beneath = whole[:, panels:]
+    assert whole.shape[1] > panels and whole.shape[2] == compose(next(iter(shots(tokens, [video], [video])))).width
+    drawn = (beneath == torch.tensor(LINE, dtype=torch.uint8)).all(-1).flatten(1).sum(1)
+    assert drawn[0] < drawn[6] < drawn[13], "it grows with the film"
+    now = [(f == torch.tensor(NOW, dtype=torch.uint8)).all(-1).any(0).nonzero().float().mean().item() for f in beneath]
+    assert now == sorted(now) and len(set(now)) == 14
+
+
+def test_the_curve_of_a_long_film_shows_the_last_seconds_and_forgets_the_rest() -> None:
+    curve = RunningCurve()
+    for start in range(0, 60, 6):
+        seconds = [start + i / 4 for i in range(24)]
+        picture = curve.draw(seconds, [0.5] * 24, width=400, size=17)
+    assert picture.shape[:3] == (24, round(1.7 * 17) + 68 + round(1.5 * 17), 400)
+    assert len(curve.seconds) < 50 and curve.seconds[0] <= curve.seconds[-1] - 10
+
+
+def test_a_higher_rate_stands_higher() -> None:
+    def top_of(rate: float) -> int:
+        picture = RunningCurve(duration=1.0).draw([0.0, 0.9], [rate, rate], width=300, size=17)[-1]
+        line = (picture == torch.tensor(LINE, dtype=torch.uint8)).all(-1)
+        return int(line.any(1).nonzero()[0])
+
+    assert top_of(1.0) < top_of(0.5) < top_of(0.1)
+
+
+def test_labels_are_drawn_with_and_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("PIL")
+    letters.ink.cache_clear()
+    fine = letters.ink("kept cells 41%", 17)
+    assert fine.shape[0] < 30 and 0.02 < fine.mean() < 0.6 and fine.max() <= 1
+    monkeypatch.setattr(letters, "find_spec", lambda _: None)
+    letters.ink.cache_clear()
+    plain = letters.ink("kept cells 41%", 17)
+    letters.ink.cache_clear()
+    assert set(plain.unique().tolist()) == {0.0, 1.0} and plain.shape[0] == 14
+    picture = torch.zeros(10, 20, 3, dtype=torch.uint8)
+    letters.write(picture, "a label that is much too long", x=2, middle=5, size=17, colour=(255, 255, 255))
+    assert picture.any() and not picture[:, :2].any()
+
+
 def test_letters_differ_and_unknown_signs_are_blank() -> None:
-    drawn = [bitmap(sign, scale=1) for sign in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%./:-"]
+    drawn = [bitmap(sign, scale=1) for sign in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%.,/:-="]
     assert len({tuple(d.flatten().tolist()) for d in drawn}) == len(drawn)
     assert bitmap("kept", scale=2).equal(bitmap("KEPT", scale=2))
     assert not bitmap("§").any()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Originals, tokens and reconstructions in, a side-by-side film out: input | kept cells lit | reconstruction.
+"""Originals, tokens and reconstructions in, a film out: input | kept cells lit | reconstruction, the curve beneath.
 
 Legend: T frames, H W pixels. Kept cells stay in colour, dropped ones turn dark and grey, and a line marks where the two
 meet: the difference is one of brightness, so that it does not depend on telling colours apart.
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from inlay.app.letters import bitmap
+from inlay.app.chart import INK, PAPER, RunningCurve
+from inlay.app.letters import write
 from inlay.errors import ShapeError
 from inlay.stream.config import continues
 from inlay.types import Tokens, Video
@@ -23,8 +24,8 @@ from inlay.types import Tokens, Video
 EDGE = torch.tensor([230, 159, 0], dtype=torch.uint8)  # an orange that all common kinds of colour vision tell from grey
 LUMA = torch.tensor([0.299, 0.587, 0.114])
 DIM = 0.4
-INK, PAPER = 235, 24
-GAP, HEADER, MARGIN = 8, 26, 4  # pixels
+GAP, MARGIN = 8, 4  # pixels
+TYPE = (17, 26)  # height of letters in pixels, on the smallest panels and on the largest
 SHORT_SIDE = (240, 540)  # a panel smaller than the first is enlarged, larger than the second reduced
 
 
@@ -83,10 +84,13 @@ def frame_keep_rates(tokens: Tokens) -> Tensor:
 
 
 def lit(frames_THWC: Tensor, tokens: Tokens) -> Tensor:
+    """The frames of one chunk under its mask."""
+    return light(frames_THWC, tokens.mask[slot_of_frame(tokens)].cpu(), tokens.recipe.space_stride)
+
+
+def light(frames_THWC: Tensor, keep_Thw: Tensor, stride: int) -> Tensor:
     """Frames with the dropped cells dark and grey, kept ones as they are, and a line between."""
     _, height, width, _ = frames_THWC.shape
-    stride = tokens.recipe.space_stride
-    keep_Thw = tokens.mask[slot_of_frame(tokens)].cpu()
     keep_THW = keep_Thw.repeat_interleave(stride, 1).repeat_interleave(stride, 2)[:, :height, :width]
     grey_THW = (frames_THWC.float() @ LUMA).mul_(DIM).to(torch.uint8)
     out = torch.where(keep_THW[..., None], frames_THWC, grey_THW[..., None])
@@ -97,28 +101,41 @@ def lit(frames_THWC: Tensor, tokens: Tokens) -> Tensor:
     return out
 
 
-def compose(shot: Shot) -> Video:
-    """One film chunk: labelled panels side by side."""
+def frame_seconds(tokens: Tokens, first: int) -> list[float]:
+    """When each frame of a chunk is shown, `first` frames having gone before."""
+    if tokens.seconds is not None:
+        return tokens.seconds.tolist()
+    return [float((first + i) / tokens.info.fps) for i in range(tokens.info.frames)]
+
+
+def compose(shot: Shot, curve: RunningCurve | None = None, *, first: int = 0) -> Video:
+    """One film chunk: labelled panels side by side, above the curve where there is one; `first` frames went before."""
     backdrop = shot.original or shot.result
-    panels = [(["reconstruction"] * len(shot.result), shot.result.frames)]
     rates = frame_keep_rates(shot.tokens).tolist()
+    panels = [(["reconstruction"] * len(shot.result), shot.result.frames)]
     panels.insert(0, ([f"kept cells {rate:.0%}" for rate in rates], lit(backdrop.frames, shot.tokens)))
     if shot.original is not None:
         panels.insert(0, (["input"] * len(shot.result), shot.original.frames))
     drawn = [_panel(labels, frames) for labels, frames in panels]
     gap = torch.full((*drawn[0].shape[:2], GAP, 3), PAPER, dtype=torch.uint8)
-    row = [piece for panel in drawn for piece in (gap, panel)][1:]
-    return Video(frames=_even(torch.cat(row, 2)), fps=backdrop.fps, seconds=backdrop.seconds)
+    film = torch.cat([piece for panel in drawn for piece in (gap, panel)][1:], 2)
+    if curve is not None:
+        seconds, size = frame_seconds(shot.tokens, first), _type_size(drawn[0].shape[1])
+        film = torch.cat([film, curve.draw(seconds, rates, width=film.shape[2], size=size)], 1)
+    return Video(frames=_even(film), fps=backdrop.fps, seconds=backdrop.seconds)
+
+
+def _type_size(height: int) -> int:
+    smallest, largest = TYPE
+    return min(max(height // 16, smallest), largest)
 
 
 def _panel(labels: list[str], frames_THWC: Tensor) -> Tensor:
     frames = _scaled(frames_THWC)
-    header = torch.full((len(frames), HEADER, frames.shape[2], 3), PAPER, dtype=torch.uint8)
-    for t, label in enumerate(labels):
-        text_HW = bitmap(label)[:, : frames.shape[2] - MARGIN]
-        height, width = text_HW.shape
-        top = (HEADER - height) // 2
-        header[t, top : top + height, MARGIN : MARGIN + width][text_HW] = INK
+    size = _type_size(frames.shape[1])
+    header = torch.full((len(frames), round(1.7 * size), frames.shape[2], 3), PAPER, dtype=torch.uint8)
+    for picture, label in zip(header, labels, strict=True):
+        write(picture, label, x=MARGIN, middle=len(picture) // 2, size=size, colour=INK)
     return torch.cat([header, frames], 1)
 
 

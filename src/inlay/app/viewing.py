@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A video or its tokens in, the side-by-side film and the curve of kept cells out."""
+"""A video or its tokens in, the film, the curve of kept cells and the contact sheet of masks out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import tee
+from pathlib import Path
 from typing import Any
 
+from inlay.app.chart import RunningCurve
 from inlay.app.curve import draw_curve
-from inlay.app.film import Shot, compose, frame_keep_rates, shots
+from inlay.app.film import Shot, compose, frame_keep_rates, frame_seconds, shots
 from inlay.app.model import Settings
 from inlay.app.passes import counted
 from inlay.app.screen import Screen
 from inlay.tokenizer import CLIP_FRAMES, Tokenizer
 from inlay.types import Tokens, Video
 from inlay.video import VideoReader, write_video
+from inlay.video.webp import SUFFIX, write_webp
 
 
 @dataclass(kw_only=True)
@@ -28,11 +31,8 @@ class Tally:
     tokens: int = 0
 
     def add(self, shot: Shot) -> None:
-        tokens, first = shot.tokens, len(self.seconds)
-        if tokens.seconds is not None:
-            self.seconds += tokens.seconds.tolist()
-        else:
-            self.seconds += [float((first + i) / tokens.info.fps) for i in range(tokens.info.frames)]
+        tokens = shot.tokens
+        self.seconds += frame_seconds(tokens, len(self.seconds))
         self.keep_rates += frame_keep_rates(tokens).tolist()
         self.cells += tokens.cells
         self.tokens += len(tokens)
@@ -63,16 +63,23 @@ def film_tokens(
 def write_film(
     scenes: Iterable[Shot], out: str, curve: str | None, *, title: str, frames: int | None, force: bool, screen: Screen
 ) -> dict[str, Any]:
-    """Write the film, then the curve; returns what `inlay view --json` prints."""
-    tally = Tally()
+    """Write the film (the suffix says as what), then the curve; returns what `inlay view --json` prints."""
+    tally, running = Tally(), RunningCurve()
 
     def pictures() -> Iterator[Video]:
         for shot in scenes:
+            if running.duration is None and frames is not None:
+                running.duration = float(frames / shot.tokens.info.fps)
+            first = len(tally.seconds)
             tally.add(shot)
-            yield compose(shot)
+            yield compose(shot, running, first=first)
 
     with screen.progress("filming", frames) as advance:
-        write_video(counted(pictures(), advance), out, force=force)
+        film = counted(pictures(), advance)
+        if Path(out).suffix.lower() == SUFFIX:
+            write_webp(film, out)
+        else:
+            write_video(film, out, force=force)
     if curve is not None:
         draw_curve(curve, tally.seconds, tally.keep_rates, keep_rate=tally.tokens / tally.cells, title=title)
     return {"film": out, "curve": curve, **tally.record()}
