@@ -148,9 +148,27 @@ def test_view_film_has_three_panels_and_a_curve(run, made: Path, tmp_path: Path)
     assert 0 < json.loads(text)["keep_rate"] <= 1
     video = read_video(film)
     assert len(video) == 5
-    assert video.width > 2.5 * video.height  # three panels of 51x41 side by side
+    assert video.width > 2 * video.height  # three panels of 51x41 side by side, the curve beneath
     assert curve.read_bytes().startswith(b"\x89PNG")
     assert listing(tmp_path) == {"film.mp4", "curve.png"}
+
+
+def test_view_writes_a_webp_and_a_sheet_by_suffix(run, made: Path, tmp_path: Path) -> None:
+    clip = made / "short.mp4"
+    assert run("view", clip, tmp_path / "film.webp", "--tau", 0.05, *MODEL)[0] == 0
+    head = (tmp_path / "film.webp").read_bytes()[:64]
+    assert head[:4] == b"RIFF" and head[8:12] == b"WEBP" and b"ANIM" in head
+    words = ("--tau", 0.02, "--tau", 0.5, "--tau", 0.1, "--json", *MODEL)
+    code, text, _ = run("view", clip, tmp_path / "sheet.png", *words)
+    rates = json.loads(text)["sheet_keep_rates"]
+    assert (
+        code == 0
+        and list(rates) == ["0.02", "0.1", "0.5"]
+        and sorted(rates.values(), reverse=True) == [*rates.values()]
+    )
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+    assert run("view", clip, tmp_path / "both.mp4", "--sheet", tmp_path / "both.png", "--tau", 0.1, *MODEL)[0] == 0
+    assert listing(tmp_path) == {"film.webp", "sheet.png", "both.mp4", "both.png"}
 
 
 def test_view_of_tokens_has_two_panels_and_three_with_the_original(run, made: Path, tmp_path: Path) -> None:
@@ -237,6 +255,11 @@ REFUSED = [
     (["view", "clip.mp4", "out.mp4", "--curve", "out.jpg"], 2, ".png"),
     (["view", "clip.mp4", "out.mp4", "--original", "clip.mp4"], 2, "its own original"),
     (["view", "none.inlay"], 4, "no such file"),
+    (["view", "clip.mp4", "out.mp4", "--tau", "1", "--tau", "2"], 2, "a film has one tau"),
+    (["view", "clip.mp4", "out.mp4", "--sheet", "out.jpg"], 2, ".png"),
+    (["view", "clip.mp4", "out.png", "--sheet", "two.png"], 2, "without a film"),
+    (["view", "clip.mp4", "out.png", "--tau", "1", "--tau", "-2"], 2, "-2"),
+    (["view", "clip.inlay", "out.png"], 2, "one mask"),
     (["demo", "--video", "none.mp4", "--out", "d"], 3, "no such file"),
     (["fetch", "everything"], 2, "unknown weights"),
     (["fetch", "metrics", "--folder", "nowhere"], 5, "no such folder"),

@@ -161,8 +161,11 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.count[tag] = self.count.get(tag, 0) + 1
         self.links += [v or "" for k, v in attrs if k in ("src", "href")]
-        if tag not in ("meta", "img", "link", "br"):
+        if tag not in ("meta", "img", "link", "br", "path", "line"):
             self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -180,8 +183,12 @@ def test_the_report_is_whole_and_needs_nothing_else(whole: Path) -> None:
     sections = read_sections(Store(whole))
     assert [s.name for s in sections] == list(STUDIES)
     assert page.captions == [t.caption for s in sections for t in s.tables]
-    assert page.count["img"] == sum(len(s.figures) for s in sections) > 8
-    assert all(link.startswith(("data:image/png;base64,", "data:image/jpeg;base64,", "#")) for link in page.links)
+    figures = [f for s in sections for f in s.figures]
+    films = {f.file for s in sections for f in s.films}
+    assert page.count["img"] == sum(not f.panels for f in figures) + len(films) > 8 and len(films) == 2
+    assert sum(len(f.panels) for f in figures) > 4, "plots are drawn from their numbers"
+    assert all(link.startswith(("data:image/jpeg;base64,", "data:image/webp;base64,", "#")) for link in page.links)
+    assert all(s.setup["commit"] in text and s.setup["backbone"] in text for s in sections)
     assert "http" not in re.sub(r"base64,[^\"]+", "", text)
     cells = [c for s in sections for t in s.tables for row in t.rows for c in row]
     assert text.count("<td") == len(cells)
@@ -249,6 +256,27 @@ def test_eval_of_another_systems_reconstructions(
     assert scored["scores"]["psnr"]["value"] == pytest.approx(20 * np.log10(255 / 5), abs=0.3)
     assert "judo: the clip is 9x32x32" in shown.err and "bear: there is no reconstruction" in shown.err
     assert run("eval", folder, "--reconstructions", tmp_path / "none", *MODEL[2:]) == 2
+
+
+def test_eval_leaves_one_page(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "report.html"
+    words = ("eval", folder, *MODEL, "--tau", 0.3, "--rule", "ours,hold", "--limit", 2, "--metrics", "psnr")
+    assert run(*words, "--report", page, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(page)
+    text = page.read_text()
+    reader = Reader()
+    reader.feed(text)
+    assert not reader.open and reader.captions == [f"Rules on {folder.name} (2 clips)", "Every clip"]
+    assert text.count("<tr>") == 2 + 2 + 4 and text.count('class="dot"') == 4
+    assert text.count("data:image/webp;base64,") == 4, "two rules on two clips"
+    assert "<dt>commit</dt>" in text and "<dt>command</dt>" in text
+    for more, message in ((("--report", page), "--force"), (("--report", tmp_path / "r.pdf"), ".html")):
+        assert run(*words, *more) == 2
+        assert message in capsys.readouterr().err
+    np.save(tmp_path / "davis17_dog.npy", np.load(folder / "davis17_dog.npy")[:9])
+    words = ("eval", folder, "--reconstructions", tmp_path, "--metrics", "psnr", *MODEL[2:])
+    assert run(*words, "--report", page, "--force") == 0
+    assert page.read_text().count("data:image/webp;base64,") == 1
 
 
 def test_calibrate_by_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,23 +31,28 @@ FLAGS: dict[str, set[str]] = {
     | SPEECH
     | BUDGETS
     | STREAM
-    | {"--precision", "--size", "--keep-going", "--force", "--curve"},
+    | {"--precision", "--size", "--keep-going", "--force", "--curve", "--profile"},
     "decode": MODEL - {"--backbone"} | SPEECH | TRUST | SEEK | {"--lossless", "--crf", "--keep-going", "--force"},
     "info": {"--json"},
     "verify": SPEECH,
-    "view": MODEL | MASK | TRUST | SPEECH | {"--size", "--curve", "--original", "--force"},
+    "view": MODEL | MASK | TRUST | SPEECH | {"--size", "--curve", "--sheet", "--original", "--force"},
     "compare": SPEECH | {"--metrics", "--size", "--device"},
     "demo": SPEECH | {"--video", "--out", "--size", "--frames", "--tau", "--fill", "--backbone", "--device", "--force"},
+    "serve": {"--host", "--port", "--max-mb", "--max-seconds", "--max-side", "--side", "--waiting", "--sessions"}
+    | {"--threads", "--fill", "--backbone", "--weights", "--device"},
     "doctor": {"--json"},
     "backbones": {"--json"},
     "fetch": SPEECH | {"--folder", "--force"},
-    "calibrate": MODEL - {"--fill"} | SPEECH | DATA | {"--out", "--layout", "--split", "--force"},
+    "calibrate": MODEL - {"--fill"} | TRUST | SPEECH | DATA | {"--out", "--layout", "--split", "--force"},
     "eval": MODEL
+    | TRUST
     | SPEECH
     | DATA
     | {
         "--rule",
         "--reconstructions",
+        "--report",
+        "--force",
         "--metrics",
         "--tau",
         "--rate",
@@ -55,10 +60,12 @@ FLAGS: dict[str, set[str]] = {
         "--layout",
         "--split",
         "--interval",
+        "--profile",
         "--clips",
         "--out",
     },
     "study": MODEL
+    | TRUST
     | SPEECH
     | DATA
     | {
@@ -70,9 +77,18 @@ FLAGS: dict[str, set[str]] = {
         "--tau",
         "--lit",
         "--also",
+        "--profile",
     },
-    "train lit": TRAIN | TRUST | {"--backbone", "--weights", "--shape"},
-    "train backbone": TRAIN,
+    "tokenize": MODEL
+    | MASK
+    | TRUST
+    | SPEECH
+    | BUDGETS - {"--psnr"}
+    | STREAM - {"--resume"}
+    | {"--precision", "--size", "--keep-going", "--engine", "--workers", "--address", "--format", "--shard-videos"}
+    | {"--batch", "--path-column", "--caption-column"},
+    "train lit": TRAIN | TRUST | {"--backbone", "--weights", "--shape", "--from"},
+    "train backbone": TRAIN | {"--from"},
 }
 ROOT = {"--version", "--debug", "--install-completion", "--show-completion"}
 

@@ -22,7 +22,9 @@ from inlay.app.commands.encode import encode
 from inlay.app.commands.eval import evaluate
 from inlay.app.commands.fetch import fetch
 from inlay.app.commands.info import info
+from inlay.app.commands.serve import serve
 from inlay.app.commands.study import study
+from inlay.app.commands.tokenize import tokenize
 from inlay.app.commands.train import app as train
 from inlay.app.commands.verify import verify
 from inlay.app.commands.view import view
@@ -39,12 +41,14 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "view": view,
     "compare": compare,
     "demo": demo,
+    "serve": serve,
     "doctor": doctor,
     "fetch": fetch,
     "backbones": backbones,
     "calibrate": calibrate,
     "eval": evaluate,
     "study": study,
+    "tokenize": tokenize,
 }
 GROUPS: dict[str, typer.Typer] = {"train": train}  # commands with commands of their own
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.app.options import CHOICES
-from inlay.errors import MissingError, pick
+from inlay.errors import ConfigError, MissingError, pick
 
 if TYPE_CHECKING:
+    from inlay.masking import Profile
     from inlay.tokenizer import Tokenizer
 
 
@@ -24,6 +25,7 @@ class Model:
     device: str = "auto"
     dtype: str = "float32"
     trust: bool = False  # pickles and TorchScript among the weights may be loaded
+    profile: str | None = None  # of `inlay calibrate`, in place of the one beside the weights
 
     def __post_init__(self) -> None:
         from inlay.tokenizer import pick_device
@@ -33,6 +35,8 @@ class Model:
             pick("fill", self.fill, dict.fromkeys(CHOICES["fill"]))
         if self.weights is not None and not Path(self.weights).exists():
             raise MissingError(f"no weights at {self.weights}; give the path of a file or a folder")
+        if self.profile is not None and not Path(self.profile).is_file():
+            raise MissingError(f"no profile at {self.profile}; make one: inlay calibrate")
         pick_device(self.device)
 
     def load(self) -> Tokenizer:
@@ -40,7 +44,8 @@ class Model:
 
         from inlay.tokenizer import Tokenizer
 
-        return Tokenizer.from_pretrained(
+        found = self._profile()
+        tokenizer = Tokenizer.from_pretrained(
             self.backbone,
             weights=self.weights,
             fill=self.fill,
@@ -48,6 +53,23 @@ class Model:
             dtype=getattr(torch, self.dtype),
             trust=self.trust,
         )
+        if found is not None:
+            spec = tokenizer.spec
+            if found.weight_hash != spec.weight_hash:
+                raise ConfigError(
+                    f"{self.profile} is a profile of {found.backbone} with weights {found.weight_hash or 'unknown'}, "
+                    f"not of {spec.name} with {spec.weight_hash}; make one for it: inlay calibrate"
+                )
+            tokenizer.profile = found
+        return tokenizer
+
+    def _profile(self) -> Profile | None:
+        """Read before the weights are, which takes longer."""
+        if self.profile is None:
+            return None
+        from inlay.masking import Profile
+
+        return Profile.load(Path(self.profile))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,6 +80,10 @@ Weights = Annotated[str | None, typer.Option("--weights", metavar="PATH", help="
 Trust = Annotated[
     bool, typer.Option("--trust", help="Load weights that are pickles or TorchScript; such files can run code.")
 ]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="FILE", help="What inlay calibrate found out: its tau is the default one."),
+]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", help=f"Arithmetic: {_one_of('dtype')}.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite what is there.")]

@@ -110,7 +110,7 @@ def sweep(work: Workspace) -> Section:
             *work.notes,
         ),
         tables=(work.quality_table(f"Thresholds on {data.name} ({len(data)} clips)", "tau", rows),),
-        figures=tuple(work.figure("sweep.png", "Quality against the keep rate.", lambda: curves(panels))),
+        figures=tuple(work.figure("sweep.png", "Quality against the keep rate.", lambda: curves(panels), panels)),
         findings=tuple(_monotone(work, ordered, metric) for metric in work.metrics),
         setup=work.setup(data),
     )
@@ -169,7 +169,7 @@ def fill_sweep(work: Workspace) -> Section:
         title="Fills across keep rates (Appendix F)",
         text=("The masks at one keep rate are the same for all fills.", *work.notes),
         tables=(work.quality_table(f"Fills on {data.name} ({len(data)} clips)", "Fill", rows),),
-        figures=tuple(work.figure("fill-sweep.png", "Fills across keep rates.", lambda: curves(panels))),
+        figures=tuple(work.figure("fill-sweep.png", "Fills across keep rates.", lambda: curves(panels), panels)),
         findings=tuple(_fill_findings(work, data, {k: found[s] for k, s in grid.items()})),
         setup=work.setup(data),
     )

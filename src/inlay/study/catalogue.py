@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from inlay.errors import InlayError, UsageError, pick
 from inlay.study.ablation import ablation, fill_sweep, sweep
+from inlay.study.films import with_films
 from inlay.study.flicker import flicker
 from inlay.study.pictures import backbones, masks, token_usage
 from inlay.study.quality import cost, main
 from inlay.study.records import Store
 from inlay.study.report import html_report, results_page
-from inlay.study.sections import Section
+from inlay.study.sections import Figure, Section
 from inlay.study.streaming import streaming
 from inlay.study.workspace import Workspace
 
@@ -44,8 +44,8 @@ def chosen(name: str) -> list[str]:
 def run_study(work: Workspace, name: str) -> Section:
     """Run or resume one study and leave its section, tables and the report in the output folder."""
     run = pick("study", name, STUDIES)
-    work.notes = []
-    section = run(work)
+    work.notes, work.machines = [], set()
+    section = with_films(run(work), work.bench, work.store, work.any_set())
     write_section(work.store, section)
     return section
 
@@ -86,7 +86,16 @@ def write_page(store: Store, page: Path) -> Path:
     sections = read_sections(store)
     if not sections:
         raise UsageError(f"{store.root}: no study has left a section here; run one first: inlay study main --out DIR")
-    way = Path(os.path.relpath(store.root.resolve(), page.resolve().parent)).as_posix() + "/"
-    kept = [replace(s, figures=tuple(f for f in s.figures if (store.root / f.file).is_file())) for s in sections]
-    store_page = Store(page.resolve().parent)
-    return store_page.write_text(page.name, results_page(kept, figures=way))
+    place = Store(page.resolve().parent)
+    kept = [replace(s, figures=tuple(_carried(f, store, place) for f in _drawn(s, store))) for s in sections]
+    return place.write_text(page.name, results_page(kept))
+
+
+def _drawn(section: Section, store: Store) -> list[Figure]:
+    return [f for f in section.figures if f.file and (store.root / f.file).is_file()]
+
+
+def _carried(figure: Figure, store: Store, place: Store) -> Figure:
+    """The picture copied beside the page, which must not depend on where the studies' folder lies."""
+    path = place.write_bytes(f"pictures/results/{Path(figure.file).name}", (store.root / figure.file).read_bytes())
+    return replace(figure, file=path.relative_to(place.root).as_posix())

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from inlay.errors import ConfigError, InlayError, VideoError
 from inlay.study.layouts import PICTURE, find_videos, is_frame_folder
 from inlay.types import Video
 
+ORIGINS = "clips.json"
 RESIZE = "bicubic to just cover the square (short side first), then centre crop"
 
 
@@ -135,6 +138,8 @@ def open_data(
             break
         try:
             frames = count_frames(path)
+            if path.suffix == ".npy":
+                _check_size(path, spec)
         except InlayError as error:
             left_out.append(f"{label}: {error}")
             continue
@@ -208,12 +213,32 @@ def _array(path: Path) -> Any:
 
 
 def _read_array(path: Path, spec: ClipSpec, start: int, frames: int) -> Video:
+    _check_size(path, spec)
     x_THWC = _array(path)[start : start + (frames - 1) * spec.interval + 1 : spec.interval]
-    if spec.size and x_THWC.shape[1:3] != (spec.size, spec.size):
-        found = f"{x_THWC.shape[2]}x{x_THWC.shape[1]}"
-        raise VideoError(f"{path}: array files are not resized; its frames are {found}, {spec.geometry} is asked for")
     return Video(frames=torch.from_numpy(x_THWC.copy()))
 
 
+def _check_size(path: Path, spec: ClipSpec) -> None:
+    height, width = _array(path).shape[1:3]
+    if spec.size and (height, width) != (spec.size, spec.size):
+        found = f"{width}x{height}"
+        raise VideoError(f"{path}: array files are not resized; its frames are {found}, {spec.geometry} is asked for")
+
+
 def _bytes(path: Path) -> int:
+    if path.suffix == ".npy" and (stated := _stated_bytes(path.parent).get(path.stem)):
+        return stated
     return sum(p.stat().st_size for p in pictures(path)) if is_frame_folder(path) else path.stat().st_size
+
+
+@lru_cache(maxsize=64)
+def _stated_bytes(folder: Path) -> dict[str, int]:
+    """Array files may stand in for videos, where there is no decoder: `clips.json` beside them holds the videos' bytes,
+    so that their clips have the videos' names in records."""
+    try:
+        stated = json.loads((folder / ORIGINS).read_text(encoding="utf-8"))
+        return {str(name): int(size) for name, size in stated.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise VideoError(f"{folder / ORIGINS}: not a JSON object of names and bytes ({error}); delete it") from error

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -93,8 +94,16 @@ class Bench:
         profile = tokenizer.profile
         if tau is None and profile is None:
             name = tokenizer.spec.name
-            raise ConfigError(f"there is no default tau for {name}; give --tau, or make a profile: inlay calibrate")
+            raise ConfigError(f"there is no default tau for {name}; give --tau, or a --profile of inlay calibrate")
         self.tau = profile.tau if tau is None and profile is not None else float(tau or 0.0)
+
+    @property
+    def machine(self) -> str:
+        """What the numbers are made on, in words."""
+        device = self.tokenizer.device
+        if device.type == "cuda":
+            return f"cuda ({torch.cuda.get_device_name(device)}), torch {torch.__version__}"
+        return f"{device.type} ({platform.machine()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
 
     def fill_of(self, setting: Setting) -> str:
         return setting.fill or FILL_OF.get(setting.rule) or self.tokenizer.default_fill
@@ -179,6 +188,7 @@ class Bench:
             nfe=outcome.nfe,
             evaluations=outcome.evaluations,
             seconds=outcome.seconds,
+            machine="; ".join(dict.fromkeys(filter(None, [*base.machine.split("; "), self.machine]))),
         )
 
 

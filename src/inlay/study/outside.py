@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +27,7 @@ def score_reconstructions(
     """
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; give the one that holds the reconstructions")
-    have = dict(videos_below(folder))
-    have |= {path.stem if path.is_file() else path.name: path for path in have.values()}
+    have = _by_name(folder)
     records: list[Record] = []
     problems: list[str] = []
     for number, clip in enumerate(data.clips, 1):
@@ -41,6 +41,23 @@ def score_reconstructions(
     return records, problems
 
 
+def example_pairs(data: DataSet, folder: Path, count: int) -> list[tuple[str, Video, Video]]:
+    """The first few clips that have a reconstruction, with it: for people to look at."""
+    have = _by_name(folder)
+    pairs: list[tuple[str, Video, Video]] = []
+    for clip in data.clips:
+        if len(pairs) == count:
+            break
+        with contextlib.suppress(InlayError):  # the scores say which are missing, and why
+            pairs.append((clip.name, *_load(clip, _find(clip, have))))
+    return pairs
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    have = dict(videos_below(folder))
+    return have | {path.stem if path.is_file() else path.name: path for path in have.values()}
+
+
 def _find(clip: Clip, have: dict[str, Path]) -> Path:
     names = (clip.name, clip.name.replace("/", "_"), clip.path.stem, clip.name.split("@")[0], clip.name.split("/")[-1])
     found = next((have[n] for n in names if n in have), None)
@@ -50,10 +67,7 @@ def _find(clip: Clip, have: dict[str, Path]) -> Path:
 
 
 def _score(data: DataSet, clip: Clip, path: Path, metrics: Sequence[str], config: MeasureConfig) -> Record:
-    reference = clip.load()
-    whole = "@" in clip.name and "@" not in path.stem
-    other = read_any(path, clip.spec, start=clip.start if whole else 0)
-    _check(reference, other)
+    reference, other = _load(clip, path)
     setting = {"reconstructions": path.name}
     return Record(
         study="eval",
@@ -64,6 +78,14 @@ def _score(data: DataSet, clip: Clip, path: Path, metrics: Sequence[str], config
         key=make_key(clip=clip.identity, file=path.name, bytes=path.stat().st_size),
         reading=read_pair(reference, other, metrics, config),
     )
+
+
+def _load(clip: Clip, path: Path) -> tuple[Video, Video]:
+    reference = clip.load()
+    whole = "@" in clip.name and "@" not in path.stem
+    other = read_any(path, clip.spec, start=clip.start if whole else 0)
+    _check(reference, other)
+    return reference, other
 
 
 def _check(reference: Video, other: Video) -> None:

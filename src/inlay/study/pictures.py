@@ -16,7 +16,18 @@ from inlay.measure import calibrate
 from inlay.study import paper
 from inlay.study.datasets import Clip, DataSet, count_frames, read_any
 from inlay.study.evaluate import Scene
-from inlay.study.plots import Histogram, Panel, Series, Strip, contact_sheet, histograms, lit_cells, usage
+from inlay.study.plots import (
+    Histogram,
+    Panel,
+    Series,
+    Strip,
+    as_panels,
+    contact_sheet,
+    curves,
+    frame_row,
+    histograms,
+    lit_cells,
+)
 from inlay.study.records import Record, make_key
 from inlay.study.rules import Setting
 from inlay.study.sections import Cell, Finding, Section, Table, number, percent, word
@@ -117,13 +128,16 @@ def token_usage(work: Workspace) -> Section:
             title=clip.name,
             x_label="frame",
             y_label="kept cells, %",
+            steps=True,
             series=(
-                Series(label="reference begun anew in each chunk", x=place, y=tuple(100 * v for v in anew)),
-                Series(label="reference carried on", x=place, y=tuple(100 * v for v in carried)),
+                Series(label="reference begun anew in each chunk", x=place, y=tuple(float(100 * v) for v in anew)),
+                Series(label="reference carried on", x=place, y=tuple(float(100 * v) for v in carried)),
             ),
         )
         caption = f"{clip.name}: kept cells over time at tau {work.bench.tau:.3g}."
-        figures += work.figure(f"usage-{len(rows)}.jpg", caption, lambda s=shown, p=panel: usage(s, p))  # type: ignore[misc]
+        row = f"{clip.name}: eight frames, evenly spaced."
+        figures += work.figure(f"usage-{len(rows)}.jpg", row, lambda s=shown: frame_row(s))  # type: ignore[misc]
+        figures += work.figure(f"usage-{len(rows)}.png", caption, lambda p=panel: curves([p]), [panel])  # type: ignore[misc]
     saved = all(a[2].value is not None and a[3].value is not None and a[3].value <= a[2].value for a in rows)
     return Section(
         name="usage",
@@ -189,7 +203,12 @@ def backbones(work: Workspace) -> Section:
         ),
         tables=(Table(caption=f"Latents on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(rows)),),
         figures=tuple(
-            work.figure("backbones.png", "Per-channel standard deviations and scores.", lambda: _draw(profiles))
+            work.figure(
+                "backbones.png",
+                "Per-channel standard deviations and scores.",
+                lambda: histograms(_distributions(profiles)),
+                as_panels(_distributions(profiles)),
+            )
         ),
         setup=work.setup(data),
     )
@@ -216,7 +235,7 @@ def _profile_row(p: Profile) -> tuple[Cell, ...]:
     return (word(p.backbone), number(float(len(p.latent_std)), 0), *(number(float(v)) for v in numbers))
 
 
-def _draw(profiles: dict[str, Profile]) -> bytes:
+def _distributions(profiles: dict[str, Profile]) -> list[tuple[str, list[Histogram]]]:
     widest = max(max(p.latent_std) for p in profiles.values()) * 1.05
     edges = tuple(np.linspace(0, widest, 25).tolist())
     channels = [
@@ -239,4 +258,4 @@ def _draw(profiles: dict[str, Profile]) -> bytes:
         )
         for name, p in profiles.items()
     ]
-    return histograms([("standard deviation of a channel", channels), ("score under last-kept", scores)])
+    return [("standard deviation of a channel", channels), ("score under last-kept", scores)]

@@ -12,7 +12,7 @@ from inlay.study.datasets import DataSet
 from inlay.study.evaluate import Bench
 from inlay.study.records import Record, make_key
 from inlay.study.rules import Setting
-from inlay.study.sections import Finding, Section, Table, mean_cell, missing_notes, number, rate_cell, word
+from inlay.study.sections import Cell, Finding, Section, Table, mean_cell, missing_notes, number, rate_cell, word
 from inlay.study.workspace import Workspace
 
 MAIN_RULES = ("full", "ours", "hold", "linear", "search", "router", "pixel-l1", "random", "frame-skip")
@@ -99,27 +99,8 @@ def cost(work: Workspace) -> Section:
     data = work.any_set().first(10 if gpu else 3)
     rules = (*COST_RULES, "search-blocks") if gpu else COST_RULES
     found = {rule: [_timed(work, data, i, Setting(rule=rule)) for i in range(len(data))] for rule in rules}
-    total = {rule: [sum(r.seconds.values()) for r in found[rule]] for rule in rules}
-    slowest = math.fsum(total["search"]) / len(data)
-    rows = []
-    for rule in rules:
-        mean = math.fsum(total[rule]) / len(data)
-        fills = [float(r.evaluations["allocate"]["fill"]) for r in found[rule]]
-        rows.append(
-            (
-                word(LABELS[rule]),
-                mean_cell([float(r.nfe) for r in found[rule]], 1),
-                mean_cell(fills, 1),
-                mean_cell(total[rule], 3),
-                mean_cell([r.seconds["allocate"] for r in found[rule]], 4),
-                number(slowest / mean, 1),
-                rate_cell(found[rule]),
-            )
-        )
-    for label, (nfe, seconds, speed) in paper.COST.items():
-        dash = word("-")
-        rows.append((word(f"paper: {label}"), word(nfe), dash, number(seconds, 2), dash, number(speed, 0), dash))
-    columns = ("Rule", "NFE ↓", "fills ↓", "seconds a clip ↓", "of these: choice", "speed-up ↑", "Keep rate")
+    work.saw([r for records in found.values() for r in records])
+    everywhere = {work.bench.machine: found, **_elsewhere(work)}
     spent = {rule: max(r.nfe for r in found[rule]) for rule in rules}
     return Section(
         name="cost",
@@ -127,11 +108,10 @@ def cost(work: Workspace) -> Section:
         text=(
             "NFE counts calls of the encoder or the decoder while the cells are chosen, booked by a wrapper around the "
             "backbone; fills counts calls of the filling network in that time. Seconds are encode, choice, fill and "
-            f"decode of one clip at a time, after one warm-up, on {work.bench.tokenizer.device.type}; the speed-up is "
-            "against the search. The paper's seconds are another machine's (A10G), and its ElasticTok is another "
-            "network, in fp32 JAX.",
+            "decode of one clip at a time, after one warm-up; the speed-up is against the search on the same machine. "
+            "The paper's seconds are another machine's (A10G), and its ElasticTok is another network, in fp32 JAX.",
         ),
-        tables=(Table(caption=f"Cost on {len(data)} clips of {data.name}", columns=columns, rows=tuple(rows)),),
+        tables=tuple(_cost_table(machine, by_rule) for machine, by_rule in everywhere.items()),
         findings=(
             Finding(
                 claim="ours needs no evaluation to choose", holds=spent["ours"] == 0, detail=f"{spent['ours']} counted"
@@ -147,10 +127,45 @@ def cost(work: Workspace) -> Section:
     )
 
 
+def _cost_table(machine: str, found: dict[str, list[Record]]) -> Table:
+    total = {rule: [sum(r.seconds.values()) for r in records] for rule, records in found.items()}
+    means = {rule: math.fsum(seconds) / len(seconds) for rule, seconds in total.items()}
+    rows: list[tuple[Cell, ...]] = []
+    for rule, records in found.items():
+        rows.append(
+            (
+                word(LABELS[rule]),
+                mean_cell([float(r.nfe) for r in records], 1),
+                mean_cell([float(r.evaluations["allocate"]["fill"]) for r in records], 1),
+                mean_cell(total[rule], 3),
+                mean_cell([r.seconds["allocate"] for r in records], 4),
+                number(means["search"] / means[rule], 1) if "search" in means else word("-"),
+                rate_cell(records),
+            )
+        )
+    dash = word("-")
+    for label, (nfe, seconds, speed) in paper.COST.items():
+        rows.append((word(f"paper: {label}"), word(nfe), dash, number(seconds, 2), dash, number(speed, 0), dash))
+    columns = ("Rule", "NFE ↓", "fills ↓", "seconds a clip ↓", "of these: choice", "speed-up ↑", "Keep rate")
+    records = next(iter(found.values()))
+    caption = f"Cost on {len(records)} clips of {records[0].data}: {machine}"
+    return Table(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def _elsewhere(work: Workspace) -> dict[str, dict[str, list[Record]]]:
+    """What the same network cost on other machines, whose records lie in the same store."""
+    found: dict[str, dict[str, list[Record]]] = {}
+    weights, order = work.bench.tokenizer.spec.weight_hash, [*COST_RULES, "search-blocks"]
+    for record in sorted(work.store.all("cost"), key=lambda r: order.index(r.setting["rule"])):
+        if record.machine not in ("", work.bench.machine) and record.model["weights"] == weights:
+            found.setdefault(record.machine, {}).setdefault(record.setting["rule"], []).append(record)
+    return found
+
+
 def _timed(work: Workspace, data: DataSet, index: int, setting: Setting) -> Record:
     """A record of its own kind: nothing shared with other settings, so that the seconds are those of this rule."""
     bench, clip = work.bench, data.clips[index]
-    model = {**bench.model(setting), "device": str(bench.tokenizer.device)}
+    model = {**bench.model(setting), "machine": bench.machine}
     key = make_key(timed=True, clip=clip.identity, setting=setting.record(), model=model)
     stored = work.store.find("cost", clip.name, key)
     if stored is not None and stored.cells:

@@ -37,6 +37,7 @@ class Record:
     nfe: int = 0  # evaluations of encoder or decoder that the choice of cells took
     evaluations: dict[str, dict[str, int]] = field(default_factory=dict)  # by phase, as counted
     seconds: dict[str, float] = field(default_factory=dict)
+    machine: str = ""  # where it was made; no part of the key, since another machine may go on from here
     format: int = FORMAT
 
     @property
@@ -78,6 +79,11 @@ class Store:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
         return record if record.format == FORMAT else None
+
+    def all(self, study: str) -> list[Record]:
+        """Every record that one study has left, in the order of their names."""
+        found = (self.read(path) for path in sorted((self.root / "records" / study).glob("*.json")))
+        return [record for record in found if record is not None]
 
     def write(self, record: Record) -> None:
         path = self._path(record.study, record.clip, record.key)

@@ -8,57 +8,29 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from inlay.study.sections import Cell, Section, Table
+from inlay.study.dress import HOVER, SORT, STYLE
+from inlay.study.sections import Cell, Figure, Section, Table
+from inlay.study.svg import draw
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 75em; padding: 1em 2em 4em; color: #1a1a1a; }
-nav a { margin-right: 1em; } h2 { border-top: 1px solid #ccc; margin-top: 2.5em; padding-top: 1em; }
-table { border-collapse: collapse; margin: 0.6em 0 1.6em; font-size: 13px; }
-caption { text-align: left; font-weight: 600; padding: 0.4em 0; }
-th, td { padding: 0.25em 0.7em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } th { cursor: pointer; background: #f4f4f4; }
-th[aria-sort=ascending]::after { content: " ▲"; } th[aria-sort=descending]::after { content: " ▼"; }
-img { max-width: 100%; } figure { margin: 1em 0; } figcaption { color: #555; font-size: 13px; }
-.holds { color: #00694c; } .fails { color: #a03c00; } details { font-size: 13px; color: #444; }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #ddd; } th { background: #25282e; }
-  th, td { border-color: #3a3d44; } a { color: #7fc4f0; } .holds { color: #5fd0a8; } .fails { color: #f0a070; }
-  figcaption, details { color: #aaa; } img { background: #fff; } }
-"""
-
-SORT = """
-document.querySelectorAll("th").forEach(function (head) {
-  function sort() {
-    var table = head.closest("table"), body = table.tBodies[0], at = head.cellIndex;
-    var up = head.getAttribute("aria-sort") !== "ascending";
-    table.querySelectorAll("th").forEach(function (h) { h.removeAttribute("aria-sort"); });
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    function value(row) {
-      var cell = row.cells[at], n = cell.getAttribute("data-value");
-      return n === null ? cell.textContent : parseFloat(n);
-    }
-    Array.from(body.rows).sort(function (a, b) {
-      var x = value(a), y = value(b), both = typeof x === "number" && typeof y === "number";
-      if (typeof x !== typeof y) { return typeof x === "number" ? -1 : 1; }
-      return (both ? x - y : String(x).localeCompare(String(y))) * (up ? 1 : -1);
-    }).forEach(function (row) { body.appendChild(row); });
-  }
-  head.tabIndex = 0;
-  head.addEventListener("click", sort);
-  head.addEventListener("keydown", function (e) { if (e.key === "Enter") { sort(); } });
-});
-"""
+KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
+EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
 
 
-def html_report(sections: Sequence[Section], root: Path) -> str:
-    """One page; `root` is where the sections' figures lie."""
-    links = " ".join(f'<a href="#{escape(s.name)}">{escape(s.name)}</a>' for s in sections)
-    body = "\n".join(_section(s, root) for s in sections)
+def html_report(sections: Sequence[Section], root: Path, *, title: str = "Inlay: studies") -> str:
+    """One page; `root` is where the sections' figures and films lie."""
+    links = [(s.name, s.title.split(" (")[0]) for s in sections]
+    films = list({f.file: f for s in sections for f in s.films if (root / f.file).is_file()}.values())
+    links += [("films", "Films")] if films else []
+    menu = " ".join(f'<a href="#{escape(name)}">{escape(text)}</a>' for name, text in links)
+    body = "\n".join([*(_section(s, root) for s in sections), _films(films, root), _foot(sections)])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Inlay: studies</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>Inlay: studies</h1>\n"
-        "<p>Numbers in brackets are 95 % intervals. A click on a column sorts by it.</p>\n"
-        f"<nav>{links}</nav>\n{body}\n<script>{SORT}</script>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+        "<p>Numbers in brackets are 95 % intervals. A click on a column sorts by it; pointing at a plot, or the arrow "
+        "keys, tell its numbers.</p>\n"
+        f'<nav>{menu}</nav>\n{body}\n<div id="tip" role="status"></div>\n<script>{SORT}{HOVER}</script>\n'
+        "</body>\n</html>\n"
     )
 
 
@@ -66,14 +38,7 @@ def _section(section: Section, root: Path) -> str:
     parts = [f'<section id="{escape(section.name)}">', f"<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.text]
     parts += [_table(t) for t in section.tables]
-    for figure in section.figures:
-        path = root / figure.file
-        if path.is_file():
-            data = base64.b64encode(path.read_bytes()).decode()
-            text = escape(figure.caption)
-            kind = "jpeg" if path.suffix == ".jpg" else "png"
-            parts.append(f'<figure><img src="data:image/{kind};base64,{data}" alt="{text}">')
-            parts.append(f"<figcaption>{text}</figcaption></figure>")
+    parts += [_figure(f, root) for f in section.figures]
     if section.findings:
         marks = {True: "holds", False: "fails", None: ""}
         rows = [f'<li class="{marks[f.holds]}">{escape(f.text())}</li>' for f in section.findings]
@@ -82,11 +47,51 @@ def _section(section: Section, root: Path) -> str:
     return "\n".join([*parts, "</section>"])
 
 
+def _figure(figure: Figure, root: Path) -> str:
+    """A plot is drawn from its numbers; a picture is carried along; one that is gone is left out."""
+    text = escape(figure.caption)
+    if figure.panels:
+        plots = "".join(f"<div>{draw(panel)}</div>" for panel in figure.panels)
+        return f'<figure><div class="plots">{plots}</div><figcaption>{text}</figcaption></figure>'
+    path = root / figure.file
+    if not path.is_file():
+        return ""
+    return f"<figure>{_image(path, text)}<figcaption>{text}</figcaption></figure>"
+
+
+def _image(path: Path, text: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img src="data:image/{KINDS.get(path.suffix, "png")};base64,{data}" alt="{text}">'
+
+
+def _films(films: Sequence[Figure], root: Path) -> str:
+    if not films:
+        return ""
+    shown = [
+        f"<figure>{_image(root / f.file, escape(f.caption))}<figcaption>{escape(f.caption)}</figcaption></figure>"
+        for f in films
+    ]
+    return f'<section id="films">\n<h2>Films</h2>\n<div class="films">{"".join(shown)}</div>\n</section>'
+
+
+def _foot(sections: Sequence[Section]) -> str:
+    """Configuration and commit: each value once, all of them where sections differ."""
+    rows = []
+    for key in EVERY_SECTION:
+        values = list(dict.fromkeys(_say(s.setup[key]) for s in sections if s.setup.get(key) not in (None, "")))
+        if values:
+            rows.append(f"<dt>{escape(key)}</dt><dd>{escape('; '.join(values))}</dd>")
+    commands = dict.fromkeys(s.setup["command"] for s in sections if s.setup.get("command"))
+    rows += [f"<dt>command</dt><dd><code>{escape(c)}</code></dd>" for c in commands]
+    return f'<footer id="configuration"><p>How this page was made</p><dl>{"".join(rows)}</dl></footer>'
+
+
 def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{escape(c)}</th>' for c in table.columns)
     body = "\n".join("<tr>" + "".join(_cell(c) for c in row) + "</tr>" for row in table.rows)
     caption = f"<caption>{escape(table.caption)}</caption>"
-    return f"<table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+    drawn = f"<table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+    return f'<div class="wide">{drawn}</div>'
 
 
 def _cell(cell: Cell) -> str:
@@ -96,7 +101,7 @@ def _cell(cell: Cell) -> str:
 
 def _setup(section: Section) -> str:
     rows = [f"<li>{escape(k)}: {escape(_say(v))}</li>" for k, v in section.setup.items()]
-    return f"<details><summary>How this was made</summary><ul>{''.join(rows)}</ul></details>"
+    return f"<details><summary>Settings of this section</summary><ul>{''.join(rows)}</ul></details>"
 
 
 def _say(value: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from inlay.errors import UsageError
 from inlay.measure import METRICS, MeasureConfig, bootstrap_interval
+from inlay.study.plots import Panel
 from inlay.study.readings import score_set
 from inlay.study.records import Record
 
@@ -49,10 +50,15 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A picture: its file below the output folder, and what it shows."""
+    """A picture: its file below the output folder, what it shows, and the numbers where it is a plot."""
 
-    file: str
+    file: str  # empty where nothing could draw one
     caption: str
+    panels: tuple[Panel, ...] = ()
+
+    @staticmethod
+    def from_record(raw: dict[str, Any]) -> Figure:
+        return Figure(**{**raw, "panels": tuple(Panel.from_record(p) for p in raw.get("panels", ()))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +84,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     findings: tuple[Finding, ...] = ()
+    films: tuple[Figure, ...] = ()  # examples; several sections may show the same
     setup: dict[str, Any] = field(default_factory=dict)  # data sets, model, command
 
     def record(self) -> dict[str, Any]:
@@ -98,8 +105,9 @@ class Section:
             title=raw["title"],
             text=tuple(raw["text"]),
             tables=tables,
-            figures=tuple(Figure(**f) for f in raw["figures"]),
+            figures=tuple(Figure.from_record(f) for f in raw["figures"]),
             findings=tuple(Finding(**f) for f in raw["findings"]),
+            films=tuple(Figure.from_record(f) for f in raw.get("films", ())),
             setup=raw["setup"],
         )
 
@@ -107,7 +115,7 @@ class Section:
         """`figures` is the way from the page to the output folder."""
         parts = [f"{'#' * level} {self.title}", *self.text]
         parts += [t.markdown() for t in self.tables]
-        parts += [f"![{f.caption}]({figures}{f.file})\n\n{f.caption}" for f in self.figures]
+        parts += [f"![{f.caption}]({figures}{f.file})\n\n{f.caption}" for f in self.figures if f.file]
         if self.findings:
             parts.append("\n".join(f"- {f.text()}" for f in self.findings))
         return "\n\n".join(parts) + "\n"

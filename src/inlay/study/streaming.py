@@ -47,9 +47,11 @@ def streaming(work: Workspace) -> Section:
                 record = replace(record, reading=said.merged(record.reading))
                 work.store.write(record)
             found[mode].append(record)
+    work.saw([r for records in found.values() for r in records])
     rows = [work.quality_row(MODES[m], found[m]) for m in modes]
     rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
     frames = data.spec.frames
+    use = use_by_slot(found)
     caption = (
         "Kept cells by slot, mean over the videos: a full slot where each chunk begins anew, none where it goes on."
     )
@@ -63,7 +65,7 @@ def streaming(work: Workspace) -> Section:
             *missing_notes([r for records in found.values() for r in records]),
         ),
         tables=(work.quality_table(f"Streaming on {data.name} ({len(data)} videos)", "Mode", rows),),
-        figures=tuple(work.figure("streaming.png", caption, lambda: curves([use_by_slot(found)], steps=True))),
+        figures=tuple(work.figure("streaming.png", caption, lambda: curves([use]), [use])),
         findings=tuple(_findings(found)),
         setup=work.setup(data),
     )
@@ -76,7 +78,9 @@ def use_by_slot(found: dict[str, list[Record]]) -> Panel:
         slots = min(len(r.slots) for r in records)
         shares = [100 * sum(r.slots[t] * len(r.slots) / r.cells for r in records) / len(records) for t in range(slots)]
         series.append(Series(label=MODES[mode], x=tuple(map(float, range(slots))), y=tuple(shares)))
-    return Panel(title="Kept cells over time", x_label="slot", y_label="kept cells, %", series=tuple(series))
+    return Panel(
+        title="Kept cells over time", x_label="slot", y_label="kept cells, %", series=tuple(series), steps=True
+    )
 
 
 def longer(data: DataSet) -> DataSet:
@@ -115,6 +119,7 @@ def _run(work: Workspace, video: Video, mode: str, metrics: list[str], base: Rec
         cells=tokens.cells,
         slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
         bits_per_pixel=count_tokens(tokens).bits_per_pixel,
+        machine=work.bench.machine,
     )
 
 

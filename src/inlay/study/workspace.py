@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from inlay import __version__
 from inlay.errors import MissingError, UsageError
 from inlay.measure import MeasureConfig
+from inlay.origin import commit
 from inlay.study.datasets import DataSet
 from inlay.study.evaluate import Bench, Tell, collect
 from inlay.study.layouts import DAVIS_VAL
 from inlay.study.matching import Matcher
 from inlay.study.paper import Quality
+from inlay.study.plots import Panel
 from inlay.study.records import Record, Store
 from inlay.study.rules import Setting
 from inlay.study.sections import (
@@ -49,6 +48,7 @@ class Workspace:
     command: str = ""
     tell: Tell = lambda line: None
     notes: list[str] = field(default_factory=list)  # what a study wants to say in its section
+    machines: set[str] = field(default_factory=set)  # where the records of the study at hand were made
     _matchers: dict[str, Matcher] = field(default_factory=dict)
 
     @property
@@ -74,22 +74,31 @@ class Workspace:
         self, study: str, data: DataSet, settings: Sequence[Setting], metrics: Sequence[str] | None = None
     ) -> dict[Setting, list[Record]]:
         chosen = self.metrics if metrics is None else tuple(metrics)
-        return collect(self.bench, self.store, data, settings, chosen, study=study, tell=self.tell)
+        found = collect(self.bench, self.store, data, settings, chosen, study=study, tell=self.tell)
+        self.saw([record for records in found.values() for record in records])
+        return found
+
+    def saw(self, records: Sequence[Record]) -> None:
+        """Remember where these were made, for the section."""
+        self.machines |= {record.machine for record in records if record.machine}
 
     def fills(self) -> list[str]:
         """hold, linear, and the networks that are at hand."""
         return ["hold", "linear", *self.bench.tokenizer.lits]
 
-    def figure(self, file: str, caption: str, draw: Callable[[], bytes]) -> list[Figure]:
-        """The figure as a list of one; of none, with a note, where the drawing package is absent."""
+    def figure(self, file: str, caption: str, draw: Callable[[], bytes], panels: Sequence[Panel] = ()) -> list[Figure]:
+        """The figure as a list of one; where the drawing package is absent, with its numbers alone, or none at all.
+
+        `panels` are the numbers of a plot: the report draws them itself, so that one can point at them.
+        """
         try:
             self.store.write_bytes(f"figures/{file}", draw())
         except MissingError as error:
             note = f"No figures: {error}."
             if note not in self.notes:
                 self.notes.append(note)
-            return []
-        return [Figure(file=f"figures/{file}", caption=caption)]
+            return [Figure(file="", caption=caption, panels=tuple(panels))] if panels else []
+        return [Figure(file=f"figures/{file}", caption=caption, panels=tuple(panels))]
 
     def quality_columns(self) -> tuple[str, ...]:
         return ("Keep rate ↓", "bits/pixel ↓", *(heading(m) for m in self.metrics))
@@ -113,15 +122,14 @@ class Workspace:
     def setup(self, *sets: DataSet) -> dict[str, Any]:
         """Every choice behind the numbers."""
         spec = self.bench.tokenizer.spec
-        device = self.bench.tokenizer.device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         return {
             "command": self.command,
             "version": __version__,
+            "commit": commit(),
             "backbone": f"{spec.name}, weights {spec.weight_hash}",
             "tau": self.bench.tau,
             "fill": self.bench.tokenizer.default_fill,
-            "device": f"{device.type} ({name}), {torch.get_num_threads()} threads, torch {torch.__version__}",
+            "device": "; ".join(sorted(self.machines)) or self.bench.machine,
             "data": [d.record() for d in sets],
             "conventions": conventions(self.metrics, self.config),
         }

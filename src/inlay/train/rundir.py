@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from inlay import __version__
 from inlay.errors import UsageError, require
+from inlay.origin import commit
 from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint, write_atomic
 from inlay.train.config import TrainConfig, changed_fields, from_json, to_json
 from inlay.train.png import png_bytes
@@ -158,17 +158,6 @@ def circumstances() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
     }
-
-
-def commit() -> str:
-    """The commit of the code that runs, with `+` where files have changed since; empty outside a repository."""
-    here = Path(__file__).parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        change = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return head.stdout.strip() + ("+" if change.stdout.strip() else "")
 
 
 def _step_of(line: str) -> int:

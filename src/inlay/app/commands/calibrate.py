@@ -24,6 +24,7 @@ def calibrate(
     limit: dataoptions.Limit = 0,
     backbone: options.BackboneName = "mini",
     weights: options.Weights = None,
+    trust: options.Trust = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     force: options.Force = False,
@@ -32,7 +33,7 @@ def calibrate(
 ) -> None:
     """Measure a backbone's latents and suggest its threshold.
 
-    One pass of the encoder over the clips. A profile beside a backbone's weights gives `encode` its default tau.
+    One pass of the encoder over the clips. `inlay encode --profile FILE` takes its default tau from it.
     """
     target = paths.output(out or f"{Path(backbone).name}.profile.json", force=force)
 
@@ -40,7 +41,7 @@ def calibrate(
     from inlay.measure import calibrate as room
     from inlay.study.datasets import ClipSpec, open_data
 
-    model = Model(backbone=backbone, weights=weights, device=device, dtype=dtype)
+    model = Model(backbone=backbone, weights=weights, device=device, dtype=dtype, trust=trust)
     screen = Screen(json=json, quiet=quiet)
     spec = ClipSpec(frames=frames, size=side)
     found = open_data(data, layout=layout, split=split, spec=spec, limit=limit, tell=screen.note)

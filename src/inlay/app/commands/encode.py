@@ -44,6 +44,7 @@ def encode(
     backbone: options.BackboneName = "mini",
     weights: options.Weights = None,
     trust: options.Trust = False,
+    profile: options.Profile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     keep_going: options.KeepGoing = False,
@@ -71,7 +72,8 @@ def encode(
     budget = budget_of_pipe(budget) if piped else budget
     config = StreamConfig(mode=streaming, chunk_frames=chunk, key_seconds=key_every, cuts=cuts, noise=noise)
     settings = Settings(tau=tau, criterion=criterion, reference=reference, precision=precision)
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
+    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust,
+                  profile=profile)  # fmt: skip
     screen = Screen(json=json, quiet=quiet)
     trace = KeepCurve() if curve is not None else None
     with open_clip(source, size=size, keep_going=keep_going) as reader:  # an unreadable video shows before loading

@@ -48,10 +48,16 @@ def evaluate(
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Keep the records here; a second run goes on from them.")
     ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="HTML", help="Also write one page with tables, plots and films.")
+    ] = None,
     backbone: options.BackboneName = "mini",
     weights: options.Weights = None,
+    trust: options.Trust = False,
+    profile: options.Profile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
+    force: options.Force = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -72,7 +78,8 @@ def evaluate(
     if not names:
         raise UsageError("--rule is empty; give names with commas between, as ours,hold")
     pick("precision", precision, dict.fromkeys(("none", *options.CHOICES["precision"])))
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype)
+    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust,
+                  profile=profile)  # fmt: skip
     kind = pick_device(device)
     place = str(kind) if kind.type == "cuda" else "cpu"  # metrics run on these two
     chosen = choose_metrics(metrics, place)
@@ -81,30 +88,42 @@ def evaluate(
     spec = ClipSpec(frames=frames, size=side, interval=interval, clips=clips)
     if reconstructions is not None and not Path(reconstructions).is_dir():
         raise UsageError(f"{reconstructions}: no such folder; give the one that holds the reconstructions")
+    if report is not None:
+        from inlay.app.reporting import check_report
+
+        check_report(report, force=force)
     found = open_data(data, layout=layout, split=split, spec=spec, limit=limit, tell=screen.note)
-    if reconstructions is not None:
-        rows = _outside(found, Path(reconstructions), chosen, config, screen)
-    else:
-        settings = [{"rule": n, "tau": tau, "rate": rate, "precision": precision} for n in names]
-        with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
-            rows = _rules(found, settings, chosen, config, model, tau, Path(out or scratch), screen)
-    _show(rows, found, chosen, config, screen)
+    with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
+        store = Path(out or scratch)
+        if reconstructions is not None:
+            rows = _outside(found, Path(reconstructions), chosen, config, store, report, screen)
+        else:
+            settings = [{"rule": n, "tau": tau, "rate": rate, "precision": precision} for n in names]
+            rows = _rules(found, settings, chosen, config, model, tau, store, report, screen)
+    _show(rows, found, chosen, config, report, screen)
 
 
 def _outside(
-    data: DataSet, folder: Path, metrics: tuple[str, ...], config: MeasureConfig, screen: Screen
-) -> dict[str, list[Record]]:
+    data: DataSet, folder: Path, metrics: tuple[str, ...], config: MeasureConfig, out: Path, report: str | None,
+    screen: Screen,
+) -> dict[str, list[Record]]:  # fmt: skip
     from inlay.study.outside import score_reconstructions
 
     records, problems = score_reconstructions(data, folder, metrics, config, screen.note)
     for line in problems:
         screen.note(f"left out: {line}")
-    return {folder.name or str(folder): records}
+    rows = {folder.name or str(folder): records}
+    if report is not None:
+        from inlay.app.reporting import report_outside
+        from inlay.study.records import Store
+
+        report_outside(report, rows, folder, Store(out), data, metrics, config, screen.note)
+    return rows
 
 
 def _rules(
     data: DataSet, settings: list[dict[str, Any]], metrics: tuple[str, ...], config: MeasureConfig, model: Any,
-    tau: float | None, out: Path, screen: Screen,
+    tau: float | None, out: Path, report: str | None, screen: Screen,
 ) -> dict[str, list[Record]]:  # fmt: skip
     from inlay.study.evaluate import Bench, collect
     from inlay.study.records import Store
@@ -113,12 +132,18 @@ def _rules(
     bench = Bench(model.load(), tau=tau, measure=config)
     chosen = [Setting(**{**s, "tau": None}) for s in settings]  # the threshold of ours is the bench's
     found = collect(bench, Store(out), data, chosen, metrics, study="eval", tell=screen.note)
-    return {s.rule: found[s] for s in chosen}
+    rows = {s.rule: found[s] for s in chosen}
+    if report is not None:
+        from inlay.app.reporting import report_rules
+
+        report_rules(report, rows, bench, Store(out), data, metrics, chosen, screen.note)
+    return rows
 
 
 def _show(
-    rows: dict[str, list[Record]], data: DataSet, metrics: tuple[str, ...], config: MeasureConfig, screen: Screen
-) -> None:
+    rows: dict[str, list[Record]], data: DataSet, metrics: tuple[str, ...], config: MeasureConfig, report: str | None,
+    screen: Screen,
+) -> None:  # fmt: skip
     from inlay.study.readings import score_set
     from inlay.study.sections import conventions, metric_cell, missing_notes, rate_cell
 
@@ -138,4 +163,7 @@ def _show(
         head = "" if kept is None else f"keeps {kept.text}, NFE {record['rules'][name]['nfe']:g}; "
         lines.append((name, head + ", ".join(shown)))
     lines += [("note", text) for text in missing_notes([r for records in rows.values() for r in records])]
+    if report is not None:
+        record["report"] = report
+        lines.append(("report", report))
     screen.show(record, lines)

@@ -49,6 +49,8 @@ def study(
     limit: dataoptions.Limit = 0,
     backbone: options.BackboneName = "mini",
     weights: options.Weights = None,
+    trust: options.Trust = False,
+    profile: options.Profile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     json: options.Json = False,
@@ -83,7 +85,8 @@ def study(
     from inlay.study.workspace import Workspace
     from inlay.tokenizer import pick_device
 
-    model = Model(backbone=backbone, weights=weights, fill=None, device=device, dtype=dtype)
+    model = Model(backbone=backbone, weights=weights, fill=None, device=device, dtype=dtype, trust=trust,
+                  profile=profile)  # fmt: skip
     kind = pick_device(device)
     place = str(kind) if kind.type == "cuda" else "cpu"  # metrics run on these two
     metric_names = choose_metrics(metrics, place)
