@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens or dense latents of several clips in, one row of cells with its boundaries out, and back.
+
+Legend: N cells of all clips together, C channels, B clips, L cells of the longest clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay.errors import ShapeError, UsageError
+from inlay.pack.rope import grid_positions
+from inlay.types import Latents, Tokens, describe
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Packed:
+    """Clips of any lengths, end to end, with no padding between them.
+
+    batch[i] is clip i on its own; `values`, `cu_seqlens` and `max_seqlen` are what variable-length attention takes.
+    """
+
+    values: Tensor  # [N, C] floating point
+    positions: Tensor  # [N, 3]: (t, y, x) of each cell in its own clip
+    run_lengths: Tensor  # [N] int64: slots each cell stands for, itself included
+    cu_seqlens: Tensor  # [B + 1] int32: clip i is cells cu_seqlens[i] to cu_seqlens[i + 1]
+    grids: Tensor  # [B, 3] int64: (slots, rows, columns) of each clip
+
+    def __post_init__(self) -> None:
+        n, ends = len(self.values), self.cu_seqlens
+        if self.values.ndim != 2 or not self.values.is_floating_point():
+            raise ShapeError(f"packed values are floating point [N, C]; got {describe(self.values)}")
+        if tuple(self.positions.shape) != (n, 3) or tuple(self.run_lengths.shape) != (n,):
+            raise ShapeError(
+                f"{n} cells need positions [{n}, 3] and run lengths [{n}]; "
+                f"got {describe(self.positions)} and {describe(self.run_lengths)}"
+            )
+        if ends.ndim != 1 or ends.dtype != torch.int32 or len(ends) < 2:
+            raise ShapeError(f"cu_seqlens is int32 [clips + 1]; got {describe(ends)}")
+        if tuple(self.grids.shape) != (len(ends) - 1, 3):
+            raise ShapeError(f"{len(ends) - 1} clips need grids [{len(ends) - 1}, 3]; got {describe(self.grids)}")
+
+    def __len__(self) -> int:
+        """Clips."""
+        return len(self.cu_seqlens) - 1
+
+    def __iter__(self) -> Iterator[Packed]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, i: int) -> Packed:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"the batch has clips 0 to {len(self) - 1}; asked for {i}")
+        i %= len(self)
+        start, stop = self.cu_seqlens[i : i + 2].tolist()
+        return Packed(
+            values=self.values[start:stop],
+            positions=self.positions[start:stop],
+            run_lengths=self.run_lengths[start:stop],
+            cu_seqlens=self.cu_seqlens.new_tensor([0, stop - start]),
+            grids=self.grids[i : i + 1],
+        )
+
+    def __repr__(self) -> str:
+        return f"Packed({len(self)} clips, {describe(self.values)}, longest {self.max_seqlen})"
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """[B] int32: cells of each clip."""
+        return self.cu_seqlens.diff()
+
+    @cached_property
+    def max_seqlen(self) -> int:
+        """Cells of the longest clip; asked once, since on a GPU the answer must be waited for."""
+        return int(self.lengths.max())
+
+    @cached_property
+    def clip_ids(self) -> Tensor:
+        """[N] int64: the clip each cell belongs to."""
+        return torch.repeat_interleave(self.lengths.long(), output_size=len(self.values))
+
+    def expand(self, per_clip_B: Tensor) -> Tensor:
+        """[N, ...]: what is said of a clip (a time step, a class), said of each of its cells."""
+        if len(per_clip_B) != len(self):
+            raise ShapeError(f"the batch has {len(self)} clips; got {describe(per_clip_B)}")
+        return per_clip_B[self.clip_ids]
+
+    def mean(self, x_ND: Tensor, weights_N: Tensor | None = None) -> Tensor:
+        """[B, D]: the mean over each clip's cells, weighted where weights are given."""
+        weights = x_ND.new_ones(len(x_ND)) if weights_N is None else weights_N.to(x_ND.dtype)
+        sums = x_ND.new_zeros(len(self), x_ND.shape[1]).index_add(0, self.clip_ids, x_ND * weights[:, None])
+        total = weights.new_zeros(len(self)).index_add(0, self.clip_ids, weights)
+        return sums / total.clamp(min=torch.finfo(x_ND.dtype).tiny)[:, None]  # a clip with no cells: zeros
+
+    def nested(self, x_ND: Tensor | None = None) -> Tensor:
+        """A jagged nested tensor [B, *, D] of the values, or of anything with a row for each cell; no copy."""
+        x_ND = self.values if x_ND is None else x_ND
+        return torch.nested.nested_tensor_from_jagged(
+            x_ND, self.cu_seqlens.long(), min_seqlen=int(self.lengths.min()), max_seqlen=self.max_seqlen
+        )
+
+    def padded(self, x_ND: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """([B, L, D], bool [B, L]): one row a clip, zeros behind its end, and where there are cells."""
+        x_ND = self.values if x_ND is None else x_ND
+        here_BL = torch.arange(self.max_seqlen, device=x_ND.device) < self.lengths[:, None]
+        x_BLD = x_ND.new_zeros(*here_BL.shape, *x_ND.shape[1:])
+        x_BLD[here_BL] = x_ND
+        return x_BLD, here_BL
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Packed:
+        """On another device; `dtype` is that of the values."""
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in self.__dataclass_fields__}
+        return replace(self, **moved | {"values": moved["values"].to(dtype or self.values.dtype)})
+
+    def pin_memory(self) -> Packed:
+        """What a DataLoader with pin_memory=True calls."""
+        return replace(self, **{name: getattr(self, name).pin_memory() for name in self.__dataclass_fields__})
+
+
+def pack(clips: Sequence[Tokens]) -> Packed:
+    """The tokens of several videos as one batch, in the order given. Serves as a DataLoader's collate_fn."""
+    channels = {t.channels for t in clips}
+    if len(channels) != 1:
+        found = ", ".join(map(str, sorted(channels))) or "no clips"
+        raise UsageError(f"a batch is one or more clips with the same number of channels; got {found}")
+    return Packed(
+        values=torch.cat([t.values for t in clips]),
+        positions=torch.cat([t.positions for t in clips]),
+        run_lengths=torch.cat([t.run_lengths for t in clips]),
+        cu_seqlens=_ends([len(t) for t in clips]),
+        grids=torch.tensor([tuple(t.mask.shape) for t in clips]),
+    )
+
+
+def pack_latents(latents: Latents) -> Packed:
+    """Dense latents as if every cell were a token: the same model can then read either."""
+    B, C, T, H, W = latents.values.shape
+    cells, device = T * H * W, latents.values.device
+    return Packed(
+        values=latents.values.movedim(1, -1).reshape(B * cells, C),
+        positions=grid_positions(T, H, W, device=device).repeat(B, 1),
+        run_lengths=torch.ones(B * cells, dtype=torch.int64, device=device),
+        cu_seqlens=_ends([cells] * B).to(device),
+        grids=torch.tensor([[T, H, W]], device=device).expand(B, 3).contiguous(),
+    )
+
+
+def unpack(batch: Packed, x_ND: Tensor | None = None) -> list[Tensor]:
+    """[C, T, H, W] for each clip: cells at their places, zeros where none was kept; the inverse of packing."""
+    x_ND = batch.values if x_ND is None else x_ND
+    rows = zip(x_ND.split(batch.lengths.tolist()), batch, strict=True)
+    return [_scatter(x, clip.positions, clip.grids[0].tolist()) for x, clip in rows]
+
+
+def _scatter(x_ND: Tensor, positions_N3: Tensor, grid: list[int]) -> Tensor:
+    z_THWD = x_ND.new_zeros(*grid, x_ND.shape[1])
+    z_THWD[tuple(positions_N3.long().unbind(1))] = x_ND
+    return z_THWD.movedim(-1, 0)
+
+
+def _ends(lengths: Sequence[int]) -> Tensor:
+    return F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).to(torch.int32)
