@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page by clicks, in a real browser: the whole path, what goes wrong, two visitors, a phone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import moving_square, still
+
+pytestmark = pytest.mark.slow
+PATIENCE = 60_000  # milliseconds
+
+
+class Visitor:
+    """A window of its own, with nothing shared with others."""
+
+    def __init__(self, browser: Any, address: str, *, width: int = 1280, height: int = 1000) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
+        self.context.set_default_timeout(PATIENCE)
+        self.page = self.context.new_page()
+        self.foreign: list[str] = []
+        self.broken: list[str] = []
+        self.page.on("request", lambda r: self.foreign.append(r.url) if self._elsewhere(r.url, address) else None)
+        self.page.on("pageerror", lambda error: self.broken.append(str(error)))
+        self.page.goto(address)
+        self.says("This page takes videos")
+
+    @staticmethod
+    def _elsewhere(url: str, address: str) -> bool:
+        return not url.startswith((address, "data:", "blob:"))
+
+    def says(self, words: str) -> None:
+        self.page.wait_for_function(
+            "words => document.querySelector('#status')?.innerText.includes(words)", arg=words, timeout=PATIENCE
+        )
+
+    def give(self, place: str, path: Path) -> None:
+        self.page.locator(f"#{place} input[type=file]").set_input_files(path)
+
+    def slide(self, place: str, value: float) -> None:
+        box = self.page.locator(f"#{place} input[type=number]")
+        box.fill(str(value))
+        box.press("Enter")
+
+    def keep_rate(self) -> float:
+        text = self.page.locator("#table").inner_text().split("keep rate")[1]
+        return float(text.split("%")[0])
+
+    def panels(self) -> list[str]:
+        return [picture.get_attribute("alt") for picture in self.page.locator("#panels img").all()]
+
+    def download(self, place: str, folder: Path) -> Path:
+        with self.page.expect_download() as waiting:
+            self.page.locator(f"#{place}").click()
+        path = folder / waiting.value.suggested_filename
+        waiting.value.save_as(path)
+        return path
+
+    def shoot(self, name: str) -> None:
+        if folder := os.environ.get("INLAY_SHOTS"):
+            self.page.wait_for_timeout(400)
+            self.page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+
+
+@pytest.fixture
+def visit(chromium: Any, address: str) -> Iterator[Any]:
+    visitors: list[Visitor] = []
+
+    def enter(**size: int) -> Visitor:
+        visitors.append(Visitor(chromium, address, **size))
+        return visitors[-1]
+
+    yield enter
+    for visitor in visitors:
+        assert not visitor.foreign, f"the page asked others for {visitor.foreign}"
+        assert not visitor.broken, visitor.broken
+        visitor.context.close()
+
+
+def test_the_whole_path_by_clicks(visit: Any, clip: Path, tmp_path: Path) -> None:
+    import inlay.container
+    from inlay.app.cli import main
+    from inlay.video import read_video
+    from inlay.web.painting import GAP, HEAD
+
+    ann = visit()
+    ann.give("video", clip)
+    ann.says("17 frames 128x128")
+    first = ann.keep_rate()
+    ann.slide("tau", 0)
+    ann.says("at tau 0;")
+    assert ann.keep_rate() == 100 > first
+    ann.page.get_by_label("keep rate", exact=True).click()
+    ann.slide("keep", 40)
+    ann.says("(40.0%)")
+    ann.slide("frame", 6)
+    ann.page.get_by_label("linear", exact=True).click()
+    ann.page.locator("#go").click()
+    ann.says("Reconstructed with linear")
+    assert [label.split(" ")[0] for label in ann.panels()] == ["input", "kept", "reconstruction", "difference"]
+    table = ann.page.locator("#table").inner_text()
+    assert all(word in table for word in ("tokens", "bytes", "bits per pixel", "PSNR", "SSIM", "decode (s)"))
+    ann.shoot("reconstructed")
+
+    tokens, film = ann.download("token-file", tmp_path), ann.download("film", tmp_path)
+    assert f"{tokens.stat().st_size:,}" in table
+    assert abs(inlay.container.open(tokens).keep_rate - 0.4) < 0.001
+    out = tmp_path / "decoded.mkv"
+    assert main(["decode", str(tokens), str(out), "--lossless", "--fill", "linear", "--quiet"]) == 0
+    shown, decoded = read_video(film).frames, read_video(out).frames
+    left = 2 * (256 + GAP)  # 128 pixels are shown twice as large
+    panel = shown[:, HEAD : HEAD + 256 : 2, left : left + 256 : 2]
+    assert panel.shape == decoded.shape and (panel.float() - decoded.float()).abs().mean() < 4
+
+    ann.page.get_by_role("tab", name="Token file").click()
+    ann.give("tokens", tokens)
+    ann.says("Decoded")
+    assert [label.split(" ")[0] for label in ann.panels()] == ["kept", "reconstruction"]
+    ann.shoot("token-file")
+
+
+def test_the_slider_drags_and_repaints_quickly(visit: Any) -> None:
+    ann = visit()
+    ann.page.get_by_label("Moving square").click()
+    ann.says("33 frames 256x256")
+    before = ann.keep_rate()
+    start = ann.page.evaluate("performance.now()")
+    ann.page.locator("#tau input[type=range]").press("Home")
+    ann.page.wait_for_function("document.querySelector('#status').innerText.includes('at tau 0;')")
+    spent = ann.page.evaluate("performance.now()") - start
+    assert ann.keep_rate() == 100 > before
+    assert spent < 2000, f"{spent:.0f} ms"  # a busy machine; an idle one takes a tenth
+
+
+def test_what_is_not_taken_is_explained(visit: Any, clip: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.mp4"
+    notes.write_text("these are not moving pictures\n" * 40)
+    long = still(60, 64, 64).save(tmp_path / "long.mp4")
+    wide = still(2, 64, 400).save(tmp_path / "wide.mp4")
+    corrupt = tmp_path / "corrupt.inlay"
+    corrupt.write_bytes(b"INLAY" + bytes(300))
+    ann = visit()
+    ann.give("video", clip)
+    ann.says("17 frames 128x128")
+    for path, words in ((notes, "is not a video"), (long, "lasts 2.5 s"), (wide, "at most 320 pixels")):
+        ann.page.reload()
+        ann.says("This page takes videos")
+        ann.give("video", path)
+        ann.says(words)
+        assert ann.page.locator("#status [role=alert]").count() == 1
+    ann.shoot("refused")
+    ann.page.get_by_role("tab", name="Token file").click()
+    ann.give("tokens", corrupt)
+    ann.says("corrupt.inlay")
+    ann.shoot("corrupt")
+
+
+def test_a_file_too_large_is_refused_on_the_way(visit: Any, tmp_path: Path) -> None:
+    large = tmp_path / "large.mp4"
+    large.write_bytes(b"\0\0\0\x18ftypisom" + os.urandom(3_000_000))
+    ann = visit()
+    ann.give("video", large)
+    ann.page.get_by_text("exceed the maximum allowed size").first.wait_for()
+    ann.shoot("too-large")
+    assert ann.page.locator("#panels img").count() == 0
+
+
+def test_two_visitors_at_once(visit: Any, clip: Path, tmp_path: Path) -> None:
+    other = moving_square(9, 96, 64, speed=5, seed=3).save(tmp_path / "other.mp4")
+    notes = tmp_path / "notes.mp4"
+    notes.write_text("nothing to see")
+    ann, bob, eve = visit(), visit(), visit()
+    ann.give("video", clip)
+    bob.give("video", other)
+    eve.give("video", notes)
+    ann.says("square.mkv: 17 frames 128x128")
+    bob.says("other.mp4: 9 frames 64x96")
+    eve.says("is not a video")
+    ann.page.locator("#go").click()
+    bob.page.locator("#go").click()
+    ann.says("Reconstructed with hold")
+    bob.says("Reconstructed with hold")
+    assert "17 frames 128x128" in ann.page.locator("#table").inner_text()
+    assert "9 frames 64x96" in bob.page.locator("#table").inner_text()
+    assert ann.page.locator(".inlay-error").count() == bob.page.locator(".inlay-error").count() == 0
+    assert ann.download("token-file", tmp_path).name == "square.inlay"
+    assert bob.download("token-file", tmp_path).name == "other.inlay"
+
+
+def test_a_phone_sized_window(visit: Any, clip: Path) -> None:
+    ann = visit(width=360, height=740)
+    ann.give("video", clip)
+    ann.says("17 frames")
+    ann.page.locator("#go").click()
+    ann.says("Reconstructed")
+    ann.shoot("phone")
+    wide = ann.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert wide <= 0, f"{wide} pixels stand out to the right"
+    for place in ("go", "tau", "frame", "token-file", "film"):
+        box = ann.page.locator(f"#{place}").bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["height"] >= 30, place
