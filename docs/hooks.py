@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The repository's own files in, pages and files of the site out: what docs link to beyond their folder comes along.
+
+mkdocs calls the functions `on_...` while it builds the site (see mkdocs.yml).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+DOCS = Path(__file__).parent.resolve()
+ROOT = DOCS.parent
+PAGES = {  # page of the site -> the file it is made from
+    "format.md": "src/inlay/container/FORMAT.md",
+    "model-card.md": "src/inlay/weights/MODEL_CARD.md",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+}
+STANDS_FOR = {"README.md": "index.md", **{source: page for page, source in PAGES.items()}}
+OPTIONAL = {"serve.md", "scale.md", "pack.md", "reading.md", "speed.md"}  # pages that a copy of the project may lack
+LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=[)\s])")
+SHIM = re.compile(r"src=\"?https:[^\"> ]*iframe-worker[^\"> ]*\"?")
+log = logging.getLogger("mkdocs.hooks.inlay")
+
+
+def on_config(config: Any) -> Any:
+    """Leave optional pages that are not there out of the menu."""
+
+    def present(entries: list[Any]) -> list[Any]:
+        kept = []
+        for entry in entries:
+            ((title, target),) = entry.items() if isinstance(entry, dict) else (("", entry),)
+            if isinstance(target, list):
+                kept.append({title: present(target)})
+            elif target not in OPTIONAL or (DOCS / target).is_file():
+                kept.append(entry)
+        return kept
+
+    config["nav"] = present(config["nav"])
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Pages made from files elsewhere in the repository, and whatever pages link to there."""
+    for page, source in PAGES.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    linked: set[Path] = set()
+    for file in files.documentation_pages():
+        home = _home(file.src_uri)
+        text = Path(file.abs_src_path or "").read_text(encoding="utf-8")
+        linked |= {place for _, target, _ in LINK.findall(text) if (place := _outside(home, target)) is not None}
+    for place in sorted(linked):
+        files.append(File.generated(config, f"files/{place.as_posix()}", abs_src_path=str(ROOT / place)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Links as they are right in the repository become those of the site."""
+    home = _home(page.file.src_uri)
+
+    def turned(match: re.Match[str]) -> str:
+        head, target, anchor = match[1], match[2], match[3] or ""
+        if ":" in target or (home == DOCS and not target.startswith("../")):
+            return match[0]
+        place = (home / target).resolve()
+        if not place.is_relative_to(ROOT) or not place.is_file():
+            log.warning("%s links to %s, which is not there", page.file.src_uri, target)
+            return match[0]
+        inside = place.relative_to(ROOT).as_posix()
+        if inside in STANDS_FOR:
+            return f"{head}{STANDS_FOR[inside]}{anchor}"
+        if place.is_relative_to(DOCS):
+            return f"{head}{place.relative_to(DOCS).as_posix()}{anchor}"
+        return f"{head}files/{inside}{anchor}"
+
+    return LINK.sub(turned, markdown)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The theme would fetch a stand-in for workers from the net; ours lies beside the pages."""
+    return SHIM.sub('src="worker.js"', output)
+
+
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+    return SHIM.sub('src="worker.js"', output)
+
+
+def _home(page: str) -> Path:
+    """The folder that the links of a page start from."""
+    return (ROOT / PAGES[page]).parent if page in PAGES else DOCS
+
+
+def _outside(home: Path, target: str) -> Path | None:
+    """The place below the repository of a linked file that is neither in docs nor a page of its own."""
+    if ":" in target:
+        return None
+    place = (home / target).resolve()
+    if not place.is_file() or not place.is_relative_to(ROOT) or place.is_relative_to(DOCS):
+        return None
+    inside = place.relative_to(ROOT)
+    return None if inside.as_posix() in STANDS_FOR else inside

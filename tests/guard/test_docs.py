@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation: links and pictures lead somewhere, and the site builds without a warning and without the net."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.guard.tree import ROOT, project_files
+
+MARKDOWN = sorted(p for p in project_files() if p.suffix == ".md")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.S | re.M)
+WANTED = {  # what readers were promised
+    "index", "quick-start", "idea", "faq", "your-backbone", "your-data", "long-video", "budgets", "train", "results",
+    "reference", "format",
+}  # fmt: skip
+
+
+def anchors(path: Path) -> set[str]:
+    """The names that headings get."""
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    heads = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_and_pictures_lead_somewhere(path: Path) -> None:
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    for target in LINK.findall(text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        place = (path.parent / name).resolve() if name else path
+        made = {"model-card.md": "src/inlay/weights/MODEL_CARD.md", "format.md": "src/inlay/container/FORMAT.md"}
+        if path.parent == ROOT / "docs" and name in made:  # pages that the site makes from files elsewhere
+            place = ROOT / made[name]
+        assert place.exists(), f"{path}: nothing at {target}"
+        if anchor and place.suffix == ".md":
+            assert anchor in anchors(place), f"{path}: {place.name} has no heading for #{anchor}"
+
+
+def test_pictures_are_small_enough_for_a_page() -> None:
+    film = ROOT / "docs" / "pictures" / "film.webp"
+    assert film.stat().st_size < 3_000_000
+    assert all(p.stat().st_size < 500_000 for p in film.parent.rglob("*.*"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if find_spec("mkdocs") is None or find_spec("material") is None or find_spec("mkdocstrings") is None:
+        pytest.skip("mkdocs-material and mkdocstrings are not installed; pip install 'inlay[docs]'")
+    out = tmp_path_factory.mktemp("site")
+    # without --quiet, which would hush the warnings that --strict counts
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    quiet = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **quiet})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_has_its_pages(site: Path) -> None:
+    assert {p.stem for p in site.glob("*.html")} >= WANTED
+    assert "Tokenizer" in (site / "reference.html").read_text(encoding="utf-8")
+    assert "magic" in (site / "format.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_site_needs_nothing_from_the_net(site: Path) -> None:
+    for page in site.glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        fetched = re.findall(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(https?://[^\"> ]+)", text)
+        fetched += re.findall(
+            r"<link\b[^>]*rel=\"?(?:stylesheet|preconnect|icon)\b[^>]*href=\"?(https?://[^\"> ]+)", text
+        )
+        assert not fetched, f"{page.name} fetches {fetched}"
+
+
+@pytest.mark.slow
+def test_the_site_can_be_searched_from_a_folder(site: Path) -> None:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
+    with api.sync_playwright() as engine:
+        try:
+            browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        except api.Error as error:
+            pytest.skip(f"no chromium could be started: {str(error).splitlines()[0]}")
+        page, asked = browser.new_page(viewport={"width": 1280, "height": 800}), []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        page.locator(".md-search__input").click(force=True)
+        page.keyboard.type("bucket")
+        page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+        browser.close()
+    assert not [url for url in asked if not url.startswith(("file:", "data:"))]
+
+
+@pytest.mark.slow
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    for page in (p for p in site.glob("*.html") if p.name != "404.html"):  # that one is served from anywhere
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"(?:href|src)=\"([^\"#?]+)[\"#?]", text):
+            if not re.match(r"[a-z]+:", target) and target != ".":
+                assert (page.parent / target).exists(), f"{page.name}: nothing at {target}"
