@@ -16,10 +16,10 @@ HEAVY = {
 LATE = HEAVY - {"torch", "numpy", "triton"} | {"typer", "rich"}  # training machines have none of these
 PROBE = """
 import contextlib, io, json, sys, time
-start = time.perf_counter()
+start = time.process_time()
 with contextlib.redirect_stdout(io.StringIO()) as out:
     {code}
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start  # of the CPU: whatever else the machine does
 print(json.dumps(dict(seconds=seconds, modules=[m for m in sys.modules if '.' not in m], out=out.getvalue())))
 """
 
