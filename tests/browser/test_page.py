@@ -12,7 +12,6 @@ import pytest
 
 from tests.conftest import moving_square, still
 
-pytestmark = pytest.mark.slow
 PATIENCE = 60_000  # milliseconds
 
 
