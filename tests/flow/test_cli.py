@@ -67,6 +67,32 @@ def listing(folder: Path) -> set[str]:
 # --- what works -------------------------------------------------------------------------------------------------------
 
 
+
+def test_a_folder_of_own_weights_brings_its_backbone_and_its_lit(made: Path, run: Callable, tmp_path: Path) -> None:
+    from dataclasses import asdict
+
+    from inlay.backbones import Mini, load_mini, tiny
+    from inlay.fill import Lit, LitConfig, save_lit
+    from inlay.weightfile import save_weights
+
+    torch.manual_seed(0)
+    save_weights(tmp_path / "mini.safetensors", Mini(tiny()).state_dict(), {"config": asdict(tiny())})
+    own = load_mini(tmp_path).spec.weight_hash
+    lit = Lit.build(LitConfig(width=32, heads=2, blocks=1))
+    torch.nn.init.constant_(lit.out_proj.bias, 0.5)  # not hold, which an untrained one would be
+    save_lit(tmp_path / "mini.lit.safetensors", lit, {"backbone_hash": own})
+    out = tmp_path / "own.inlay"
+    words = ["--weights", tmp_path, "--device", "cpu"]
+    code, printed, _ = run("encode", made / "clip.mp4", out, "--tau", "0.05", "--json", *words)
+    assert code == 0 and inlay.open(out).recipe.weight_hash == own, printed
+    films = {}
+    for fill in ("lit", "hold"):
+        assert run("decode", out, tmp_path / f"{fill}.mkv", "--lossless", "--fill", fill, "--quiet", *words)[0] == 0
+        films[fill] = read_video(tmp_path / f"{fill}.mkv").frames
+    assert not torch.equal(films["lit"], films["hold"]), "the folder's own LIT was used"
+    code, _, said = run("decode", out, tmp_path / "no.mkv")
+    assert code == 5 and own in said, said
+
 def test_encode_prints_one_json_object_and_leaves_one_file(run, clip: str, tmp_path: Path) -> None:
     out = tmp_path / "a.inlay"
     code, text, err = run("encode", clip, out, "--tau", 0.05, "--json", *MODEL)

@@ -14,8 +14,9 @@ WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
 def load_mini(weights: Path | None = None) -> Mini:
-    """The embedded backbone with its trained weights, or with those at `weights`."""
-    path = weights or WEIGHTS / "mini.safetensors"
+    """The embedded backbone with its trained weights, or with those at `weights`, a file or a folder that holds one."""
+    path = weights or WEIGHTS
+    path = path / "mini.safetensors" if path.is_dir() else path
     file = load_weights(path)
     backbone = Mini(
         MiniConfig(**file.meta.get("config", {})),
