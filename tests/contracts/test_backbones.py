@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inlay.backbones import WEIGHTS, Backbone, load_backbone
+from inlay.backbones import BACKBONES, WEIGHTS, Backbone, load_backbone
 from inlay.backbones.contract import BackboneContract
 from inlay.backbones.cosmos import Cosmos, cosmos_01, tiny_cosmos
 from inlay.backbones.omni import Omni, tiny_omni
@@ -79,3 +79,7 @@ def test_unknown_name_and_missing_weights(tmp_path: Path) -> None:
         load_backbone("minni")
     with pytest.raises(MissingError, match="no weights at"):
         load_backbone("mini", weights=tmp_path / "none.safetensors")
+
+
+def test_the_table_knows_the_size_of_what_ships() -> None:
+    assert load_backbone("mini").spec.parameters / 1e6 == pytest.approx(BACKBONES["mini"].million, abs=0.05)
