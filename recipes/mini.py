@@ -4,10 +4,11 @@
     python recipes/mini.py clips  VIDEOS CLIPS              AV1 videos to .ivf, once, where PyAV is (no re-encoding)
     python recipes/mini.py backbone --clips CLIPS --run RUN [--photos PHOTOS] [--seconds 840] [--stop-after 560]
     python recipes/mini.py lit      --clips CLIPS --run RUN --backbone mini.safetensors --kind plus [--seconds 260]
-    python recipes/mini.py pack     --run RUN --out weights/mini.safetensors [--stored fp16]
+    python recipes/mini.py pack     --run RUN --out weights/mini.safetensors [--stored int8]
 
-A run that stopped after --stop-after goes on when the same command is given again. `--clips` may be named more than
-once. The `dav1d` program decodes; --dav1d names it. Numbers of the shipped weights: src/inlay/weights/MODEL_CARD.md.
+A run that stopped after --stop-after goes on when the same command is given again; --from begins a new one from
+weights, those of a `mini` with fewer blocks (--blocks) included. `--clips` may be named more than once. The `dav1d`
+program decodes; --dav1d names it. Numbers of the shipped weights: src/inlay/weights/MODEL_CARD.md.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ from inlay.fill import Lit
 from inlay.fill import paper as paper_shape
 from inlay.fill import plus as plus_shape
 from inlay.train.config import TrainConfig
-from inlay.train.ivf import decode_ivf, remux_to_ivf
+from inlay.train.ivf import PlanarVideo, decode_ivf, remux_to_ivf
 from inlay.train.loop import fit
 from inlay.train.photos import PhotoClips
 from inlay.train.presets import mini, paper, plus
 from inlay.train.resident import MixedClips, ResidentClips
 from inlay.train.sampler import fixed_draws
+from inlay.train.start import start_from
 from inlay.train.tasks import BackboneTask, LitTask
 from inlay.train.validate import ValidationSet
 from inlay.weightfile import load_weights, save_weights
 
+TYPICAL_DETAIL = 11.4  # grey levels: the median over the training clips
 HELD_OUT = 24  # one clip in this many is never trained on; the choice goes by name, so it is the same everywhere
 
 
@@ -56,25 +59,38 @@ def train_backbone(args: argparse.Namespace) -> None:
     config = budget(mini(), args)
     clips, held_out = load_clips(args)
     torch.manual_seed(config.seed)
-    task = BackboneTask(Mini(MiniConfig()).to(args.device), config, validation=held_out)
+    module = Mini(shape(args))
+    if args.start:
+        say(f"begins from {args.start}; new: {', '.join(start_from(module, args.start)) or 'nothing'}")
+    task = BackboneTask(module.to(args.device), config, validation=held_out)
     run(task, clips, config, held_out, args)
 
 
 def train_lit(args: argparse.Namespace) -> None:
-    shape, preset = {"plus": (plus_shape, plus), "paper": (paper_shape, paper)}[args.kind]
+    network, preset = {"plus": (plus_shape, plus), "paper": (paper_shape, paper)}[args.kind]
     config = budget(preset(), args)
     if args.tau:
         config = replace(config, tau=(args.tau[0], args.tau[-1]))
     if args.kind == "paper":  # the paper's recipe, in our time and at our crop
         own = plus().clips
-        config = replace(config, precision="bf16", clips=replace(config.clips, size=own.size))
+        config = replace(config, precision="bf16", clips=replace(config.clips, size=own.size, zoom=own.zoom))
     clips, held_out = load_clips(args)
     backbone = load_backbone("mini", weights=args.backbone, device=args.device)
     torch.manual_seed(config.seed)
-    lit = Lit.build(shape())
+    lit = Lit.build(network())
+    if args.start:
+        start_from(lit, args.start)
     lit.set_statistics(backbone.spec.latent_mean, backbone.spec.latent_std)
     task = LitTask(lit.to(args.device), backbone, config, validation=held_out)
     run(task, clips, config, held_out, args)
+
+
+def shape(args: argparse.Namespace) -> MiniConfig:
+    """The network: as the package has it, or with other numbers of blocks."""
+    if not args.blocks:
+        return MiniConfig()
+    fine, coarse, after_coarse, after_fine = args.blocks
+    return replace(MiniConfig(), encoder_blocks=(fine, coarse), decoder_blocks=(after_coarse, after_fine))
 
 
 def pack(args: argparse.Namespace) -> None:
@@ -101,7 +117,7 @@ def load_clips(args: argparse.Namespace) -> tuple[MixedClips, ValidationSet]:
     kept, held = ([p for p in paths if is_held_out(p) == flag] for flag in (False, True))
     videos = decode_ivf([*kept, *held], program=args.dav1d)
     train = ResidentClips(videos[: len(kept)], names=[p.stem for p in kept], device=args.device)
-    train.weights = tuple(float(e.frames) for e in train.entries)
+    train.weights = tuple(len(v) * detail(v) for v in train.videos)
     test = ResidentClips(videos[len(kept) :], names=[p.stem for p in held], device=args.device)
     frames, size = (9, 64) if args.tiny else (33, 256)
     draws = tuple(fixed_draws(test.entries, frames=frames, size=size))
@@ -111,6 +127,15 @@ def load_clips(args: argparse.Namespace) -> tuple[MixedClips, ValidationSet]:
         shares = [1 - args.photo_share, args.photo_share]
     say(f"{len(kept)} clips to train on, {len(draws)} held out, read in {time.monotonic() - began:.1f} s")
     return MixedClips(sources, shares), ValidationSet(source=test, draws=draws, device=args.device)
+
+
+def detail(video: PlanarVideo) -> float:
+    """How much there is to see, 0.4 to 2.5: differences between neighbouring pixels and frames. Flat, still clips are
+    many and soon learnt; texture under a moving camera is what the network ends up worst at."""
+    y_THW = video.y[::8].float()
+    steps = [(y_THW - torch.roll(y_THW, 1, dims=d)).abs().mean().item() for d in (1, 2)]
+    moved = (video.y[1::8].float() - y_THW[: len(video.y[1::8])]).abs().mean().item()
+    return min(max((sum(steps) + moved) / TYPICAL_DETAIL, 0.4), 2.5)
 
 
 def is_held_out(path: Path) -> bool:
@@ -151,6 +176,7 @@ def parse() -> argparse.Namespace:
         stage = stages.add_parser(name)
         stage.add_argument("--clips", type=Path, action="append", required=True)
         stage.add_argument("--run", type=Path, required=True)
+        stage.add_argument("--from", dest="start", type=Path, metavar="WEIGHTS")
         stage.add_argument("--photos", type=Path)
         stage.add_argument("--photo-share", type=float, default=0.1)
         stage.add_argument("--seconds", type=float, default=840.0)
@@ -161,13 +187,15 @@ def parse() -> argparse.Namespace:
         stage.add_argument("--dav1d", default="dav1d")
         stage.add_argument("--limit", type=int)
         stage.add_argument("--tiny", action="store_true", help="a rehearsal on a CPU")
+        if name == "backbone":
+            stage.add_argument("--blocks", type=int, nargs=4, help="encoder fine and coarse, decoder coarse and fine")
     stage.add_argument("--backbone", type=Path, required=True)
     stage.add_argument("--kind", choices=["plus", "paper"], required=True)
     stage.add_argument("--tau", type=float, nargs="+", help="one threshold, or the ends of a range")
     packed = stages.add_parser("pack")
     packed.add_argument("--run", type=Path, required=True)
     packed.add_argument("--out", type=Path, required=True)
-    packed.add_argument("--stored", default="fp16")
+    packed.add_argument("--stored", default="int8")
     return parser.parse_args()
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig
 
+NATIVE = 256 / 192  # a crop of 192 from clips whose short side is 256: pixels as they are, nothing resampled
+
 
 def paper() -> TrainConfig:
     """The paper's set-up: tau fixed, pixel MSE + latent MSE, AdamW 5e-4 to 1e-5, 16 clips, 10,000 steps, interval 3."""
@@ -25,9 +27,9 @@ def plus() -> TrainConfig:
     return TrainConfig(
         steps=20_000,
         batch=16,
-        tau=(0.1, 0.8),
+        tau=(0.3, 3.0),
         precision="bf16",
-        clips=ClipConfig(frames=33, size=192, interval=(1, 3), zoom=(1.0, 1.4), reverse=True),
+        clips=ClipConfig(frames=33, size=192, interval=(1, 3), zoom=(NATIVE, NATIVE), reverse=True),
         loss=LossConfig(pixel=1.0, pixel_loss="log-mse", latent=0.1),
         optim=OptimConfig(
             optimizer="muon",
@@ -49,12 +51,12 @@ def mini() -> TrainConfig:
         steps=40_000,
         batch=16,
         precision="bf16",
-        latent_noise=0.02,
-        clips=ClipConfig(frames=17, size=192, interval=(1, 2), zoom=(1.0, 1.4), reverse=True),
-        loss=LossConfig(pixel=1.0, pixel_loss="log-mse", latent=0.0, latent_size=1e-4),
+        latent_noise=0.05,
+        clips=ClipConfig(frames=17, size=192, interval=(1, 2), zoom=(NATIVE, NATIVE), reverse=True),
+        loss=LossConfig(pixel=1.0, pixel_loss="log-mse", latent=0.0, latent_size=3e-3),
         optim=OptimConfig(
             optimizer="muon",
-            lr=2e-3,
+            lr=2.5e-3,
             min_lr=1e-5,
             warmup=200,
             weight_decay=0.01,
