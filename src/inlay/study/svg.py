@@ -11,7 +11,7 @@ from itertools import pairwise
 from inlay.study.plots import COLOURS, Panel, Series
 
 WIDTH, HEIGHT = 470, 310  # of the drawing; the page scales it
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 30, 48
+LEFT, RIGHT, TOP, BOTTOM = 84, 16, 30, 48
 SHAPES = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-4-4h8v8h-8z", "M0-5l5 9h-10z", "M0-5.5l5.5 5.5-5.5 5.5-5.5-5.5z")
 
 
