@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from functools import lru_cache
+from itertools import pairwise
 from math import isqrt
 from typing import Any
 
@@ -75,13 +76,19 @@ class SymbolEncoder:
         """Bits, each with the frequency of a one in 1 .. 2**24 - 1."""
         self._coder.encode(bits.astype(np.int32), self._family, _pairs(ones))
 
-    def bells(self, symbols: NDArray[np.int32], tables: NDArray[np.int64]) -> None:
-        """Symbols, each with its table; coded table by table, within one table in the order given."""
-        order = np.argsort(tables, kind="stable")
-        at = 0
-        for table, n in _runs(tables):
-            self._coder.encode(symbols[order[at : at + n]], bell(table))
-            at += n
+    def bells(
+        self, symbols: NDArray[np.int32], tables: NDArray[np.int64], ends: NDArray[np.int64] | None = None
+    ) -> None:
+        """Symbols, each with its table, in waves that end at `ends`, or in one; coded wave by wave, in a wave table by
+        table, within one table in the order given: so the calls of a decoder for each wave find them."""
+        ends = np.array([len(tables)]) if ends is None else ends
+        key = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)) * TABLES + tables
+        if len(ends) * TABLES <= 1 << 16:
+            key = key.astype(np.uint16)  # which are sorted in linear time
+        order = np.argsort(key, kind="stable")
+        symbols, tables = symbols[order], tables[order]
+        for start, end in pairwise([0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]):
+            self._coder.encode(symbols[start:end], bell(int(tables[start])))
 
     def words(self) -> bytes:
         return self._coder.get_compressed().astype("<u4").tobytes()
@@ -115,7 +122,9 @@ class SymbolDecoder:
 
 
 def _pairs(ones: NDArray[np.int64]) -> NDArray[np.float32]:
-    return np.stack([TOTAL - 1 - ones, ones - 1], axis=1).astype(np.float32)
+    pairs = np.empty((len(ones), 2), dtype=np.float32)
+    pairs[:, 0], pairs[:, 1] = TOTAL - 1 - ones, ones - 1
+    return pairs
 
 
 def _runs(tables: NDArray[np.int64]) -> list[tuple[int, int]]:

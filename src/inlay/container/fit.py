@@ -73,14 +73,14 @@ def _moments(past: Ints, last: Ints, tokens: Ints, features: int) -> tuple[Float
     channels = past.shape[1]
     gram, cross = np.zeros((channels, features, features)), np.zeros((channels, features))
     power = np.zeros(channels)
+    past_CN = np.ascontiguousarray(past.T, dtype=np.float64)
     for block in _blocks(len(tokens)):
         chosen = tokens[block]
-        x_CNF = past[last[chosen, :features]].transpose(2, 0, 1).astype(np.float64)
-        y_CN1 = past[chosen].T[:, :, None].astype(np.float64)
-        x_CFN = x_CNF.transpose(0, 2, 1)
-        gram += x_CFN @ x_CNF
-        cross += (x_CFN @ y_CN1)[:, :, 0]
-        power += np.square(y_CN1[:, :, 0]).sum(axis=1)
+        x_CFN = past_CN.take(last[chosen, :features].T, axis=1)
+        y_CN = past_CN.take(chosen, axis=1)
+        gram += x_CFN @ x_CFN.transpose(0, 2, 1)
+        cross += (x_CFN @ y_CN[:, :, None])[:, :, 0]
+        power += np.square(y_CN).sum(axis=1)
     return gram, cross, power
 
 
@@ -112,8 +112,12 @@ def _bits() -> Floats:
 def _cost(residual: Ints, group: Ints, groups: int) -> Floats:
     """[groups, tables]: the bits of each group's residuals with each table."""
     sizes = np.minimum(np.abs(residual), _WIDEST)
-    counts = np.bincount((group * (_WIDEST + 1) + sizes).ravel(), minlength=groups * (_WIDEST + 1))
-    return counts.reshape(groups, -1) @ _bits().T
+    widest = int(sizes.max()) + 1  # few chunks have any of the largest sizes, and most groups are empty
+    counts = np.bincount((group * widest + sizes).ravel(), minlength=groups * widest).reshape(groups, widest)
+    used = np.flatnonzero(counts.any(axis=1))
+    cost = np.zeros((groups, TABLES))
+    cost[used] = counts[used].astype(np.float64) @ _bits()[:, :widest].T
+    return cost
 
 
 def _base(residual: Ints, mode: Ints) -> Ints:
@@ -126,6 +130,6 @@ def _base(residual: Ints, mode: Ints) -> Ints:
 def _shift(residual: Ints, base: Ints, context: Ints) -> Ints:
     """[CONTEXTS]: by how many tables each context moves away from the base."""
     cost = _cost(residual, context * TABLES + base, CONTEXTS * TABLES).reshape(CONTEXTS, TABLES, TABLES)
-    start = np.arange(TABLES)
-    totals = [cost[:, start, np.clip(start + by, 0, TABLES - 1)].sum(axis=1) for by in _SHIFTS]
-    return np.argmin(totals, axis=0) + _SHIFTS[0]
+    start, by = np.arange(TABLES), np.array(_SHIFTS)[:, None]
+    totals = cost[:, start, np.clip(start + by, 0, TABLES - 1)].sum(axis=2)
+    return np.argmin(totals, axis=1) + _SHIFTS[0]

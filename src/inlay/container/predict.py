@@ -46,7 +46,9 @@ class Model:
 
     def guess(self, past: Ints, around: Ints, mode: Ints) -> Ints:
         """[n, C]: the weighted neighbours; `past` [N + 1, C] are the numbers so far, `around` [n, F] which of them."""
-        weighted = (past[around] * self.weights[mode]).sum(axis=1)
+        weighted = np.zeros((len(around), past.shape[1]), dtype=np.int64)
+        for feature in range(around.shape[1]):  # one after the other: a block of all of them would not stay in a cache
+            weighted += past.take(around[:, feature], axis=0) * self.weights[:, feature].take(mode, axis=0)
         return np.clip((weighted + WEIGHT_ONE // 2) >> 6, -BOUND, BOUND)
 
     def energy(self, residual: Ints, mode: Ints) -> Ints:
@@ -66,7 +68,9 @@ def contexts(energies: Ints, around: Ints) -> Ints:
     parts = np.array(ENERGY_WEIGHTS, dtype=np.int64)
     none, channels = len(energies) - 1, energies.shape[1]
     count = ((around < none) * parts).sum(axis=1)[:, None]
-    own = (energies[around] * parts[:, None]).sum(axis=1)
+    own = np.zeros((len(around), channels), dtype=np.int64)
+    for part, place in zip(ENERGY_WEIGHTS, around.T, strict=True):
+        own += energies.take(place, axis=0) * part
     everyone = own.sum(axis=1, keepdims=True)
     mean = (3 * channels * own + 5 * everyone) // (8 * channels * np.maximum(count, 1))
     return np.where(count > 0, 1 + np.searchsorted(LEVELS, mean, side="right"), 0)

@@ -35,9 +35,7 @@ def pack_q8(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor) -> bytes
     escaped = np.abs(residual) > widest
     symbols = np.where(escaped, 2 * widest + 1, residual + widest).astype(np.int32)
     encoder = SymbolEncoder()
-    for start, end in pairwise([0, *near.ends]):
-        wave = near.order[start:end]
-        encoder.bells(symbols[wave].ravel(), tables[wave].ravel())
+    encoder.bells(symbols[near.order].ravel(), tables[near.order].ravel(), near.ends * numbers.shape[1])
     escapes = residual[near.order][escaped[near.order]].astype("<i4")
     head = _HEAD.pack(model.weights.shape[2], len(escapes))
     return head + _pack_steps(steps) + _pack_model(model) + escapes.tobytes() + encoder.words()
