@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a job in, settings checked before anything is loaded out; and the tokenizer they describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inlay.errors import ConfigError, MissingError, pick
+from inlay.masking import Budget, MaskConfig
+from inlay.scale.layout import FORMATS, TAR
+from inlay.stream import StreamConfig
+from inlay.types import PRECISIONS
+from inlay.video import Geometry
+
+if TYPE_CHECKING:
+    from inlay.tokenizer import Tokenizer
+
+CPU_BATCH, GPU_BATCH = 1, 8
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizeConfig:
+    """What the tokens of a data set are to be: all of it stays the same when a job is resumed."""
+
+    backbone: str = field(default="mini", metadata={"help": "a name, a folder, or module:Class"})
+    weights: str | None = field(default=None, metadata={"help": "weights to use instead of its own"})
+    trust: bool = field(default=False, metadata={"help": "load pickles and TorchScript"})
+    fill: str | None = field(default=None, metadata={"help": "the fill that token files suggest"})
+    device: str = field(default="auto", metadata={"help": "where the network runs"})
+    dtype: str = field(default="float32", metadata={"help": "arithmetic", "choices": DTYPES})
+    tau: float | None = field(default=None, metadata={"help": "threshold"})
+    keep: float | None = field(default=None, metadata={"help": "share of the cells of each video"})
+    tokens: int | None = field(default=None, metadata={"help": "number of tokens of each video"})
+    bits: float | None = field(default=None, metadata={"help": "bits a pixel of each video"})
+    exact: bool = field(default=False, metadata={"help": "with keep: exactly that share"})
+    bucket_seconds: float | None = field(default=None, metadata={"help": "hold a rate as the video goes by"})
+    criterion: str = field(default="latent-l1", metadata={"help": "distance"})
+    reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
+    precision: str = field(default="q8", metadata={"help": "how kept cells are stored", "choices": PRECISIONS})
+    streaming: str = field(default="auto", metadata={"help": "what chunks pass on"})
+    chunk_frames: int = field(default=33, metadata={"help": "frames encoded together"})
+    key_seconds: float = field(default=10.0, metadata={"help": "longest time between key chunks"})
+    cuts: bool = field(default=True, metadata={"help": "a key chunk at every scene cut"})
+    noise: bool = field(default=False, metadata={"help": "do not spend tokens on sensor noise"})
+    size: str = field(default="keep", metadata={"help": "resize and crop"})
+    keep_going: bool = field(default=False, metadata={"help": "use the intact part of a damaged video"})
+    format: str = field(default=TAR, metadata={"help": "of the shards", "choices": FORMATS})
+    shard_videos: int = field(default=0, metadata={"help": "videos in a shard at most; 0: by how many there are"})
+    batch: int = field(
+        default=0, metadata={"help": f"videos of one size encoded together; 0: {GPU_BATCH} on a GPU, else {CPU_BATCH}"}
+    )
+
+    def __post_init__(self) -> None:
+        pick("shard format", self.format, FORMATS)
+        pick("dtype", self.dtype, dict.fromkeys(DTYPES))
+        pick("precision", self.precision, dict.fromkeys(PRECISIONS))
+        Geometry.parse(self.size)
+        _ = self.budget, self.stream
+        MaskConfig(tau=self.tau or 0.0, criterion=self.criterion, reference=self.reference)
+        for name, flag in (("shard_videos", "--shard-videos"), ("batch", "--batch")):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{flag} counts videos, 0 for the default; got {getattr(self, name)}")
+        if self.weights is not None and not Path(self.weights).exists():
+            raise MissingError(f"no weights at {self.weights}; give the path of a file or a folder")
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(
+            tau=self.tau,
+            keep=self.keep,
+            tokens=self.tokens,
+            bits=self.bits,
+            exact=self.exact,
+            bucket_seconds=self.bucket_seconds,
+        )
+
+    @property
+    def stream(self) -> StreamConfig:
+        return StreamConfig(
+            mode=self.streaming,
+            chunk_frames=self.chunk_frames,
+            key_seconds=self.key_seconds,
+            cuts=self.cuts,
+            noise=self.noise,
+        )
+
+    @property
+    def token_options(self) -> dict[str, Any]:
+        """What `Tokenizer.recipe` takes."""
+        given = {"tau": self.tau, "criterion": self.criterion, "reference": self.reference, "precision": self.precision}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def load(self, device: str | None = None) -> Tokenizer:
+        import torch
+
+        from inlay.tokenizer import Tokenizer
+
+        return Tokenizer.from_pretrained(
+            self.backbone,
+            weights=self.weights,
+            fill=self.fill,
+            device=device or self.device,
+            dtype=getattr(torch, self.dtype),
+            trust=self.trust,
+        )

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A source of videos and a place in, a tokenised data set there out: plan, work, finish; once more to go on."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from inlay.errors import UsageError, VideoError, pick, require
+from inlay.scale.config import CPU_BATCH, GPU_BATCH, TokenizeConfig
+from inlay.scale.engine import Engine, RunConfig, threads_for, worker_count
+from inlay.scale.finish import finish
+from inlay.scale.layout import PARQUET, PLAN, QUARANTINE, DatasetRecord
+from inlay.scale.local import run_local, warm_up
+from inlay.scale.on_ray import run_ray
+from inlay.scale.plan import Plan, Shard, check_same, load_facts
+from inlay.scale.report import Outcome, write_report
+from inlay.scale.sources import SourceItem, find_sources
+from inlay.scale.store import LOCK, Store, is_address, open_store
+from inlay.scale.worker import ShardRecord, Task
+from inlay.tokenizer import Tokenizer, pick_device
+
+ENGINES: dict[str, Engine] = {"local": run_local, "ray": run_ray}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a job stands, told each time it changes."""
+
+    videos: int
+    done: int  # of these, by this run and by those before it
+    refused: int
+    before: int  # done by earlier runs
+
+
+Watcher = Callable[[Progress], None]
+
+
+def tokenize(
+    source: str,
+    out: str,
+    config: TokenizeConfig | None = None,
+    run: RunConfig | None = None,
+    *,
+    path_column: str | None = None,
+    caption_column: str | None = None,
+    watch: Watcher = lambda progress: None,
+) -> Outcome:
+    """Tokenise every video of `source` into `out`; begun before, it goes on, and finished before, it does nothing."""
+    config, run = config or TokenizeConfig(), run or RunConfig()
+    start = time.perf_counter()
+    engine = pick("engine", run.engine, ENGINES)
+    check_extras(source, out, config, run)
+    store = open_store(out)
+    if store.has_files() and store.size(PLAN) is None and store.size(LOCK) is None:
+        raise UsageError(f"{out} is not empty, and holds no tokenised data set; give a folder of its own")
+    if engine is run_local:
+        device = device_kind(config, run)
+        warm_up(device, threads_for(worker_count(run, device)))
+    items = tuple(find_sources(source, path_column=path_column, caption_column=caption_column))
+    tokenizer = config.load("cpu")  # so that wrong names, weights and settings show here and not in every worker
+    recipe = recipe_of(config, tokenizer)
+    store.prepare()
+    with store.locked():
+        store.clear()
+        plan = agreed_plan(store, config, run, tokenizer, items)
+        shards = plan.shards()
+        progress = work(plan, shards, store, run, engine, watch)
+        dataset, counts = finish(store, plan, shards, recipe)
+        outcome = Outcome(
+            source=source,
+            out=out,
+            engine=run.engine,
+            dataset=dataset,
+            repeated=counts["repeated"],
+            damaged=counts["damaged"],
+            videos_before=progress.before,
+            seconds=time.perf_counter() - start,
+        )
+        write_report(store, outcome)
+    check_result(dataset, store)
+    return outcome
+
+
+def check_extras(source: str, out: str, config: TokenizeConfig, run: RunConfig) -> None:
+    """What is not installed is said before anything is done."""
+    if config.format == PARQUET:
+        require("pyarrow", extra="scale")
+    if is_address(source) or is_address(out):
+        require("fsspec", extra="scale")
+    if run.engine == "ray":
+        require("ray", extra="scale")
+        require("pyarrow", extra="scale")
+
+
+def recipe_of(config: TokenizeConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The recipe that all token files share; tau is None where a budget chooses one for each video."""
+    stream = config.stream.resolve(tokenizer.spec)
+    options = config.token_options
+    by_tau = config.budget.kind == "tau"
+    recipe = tokenizer.recipe(**(options if by_tau else {**options, "tau": 0.0}))
+    return asdict(replace(recipe, streaming=stream.mode)) | ({} if by_tau else {"tau": None})
+
+
+def agreed_plan(
+    store: Store, config: TokenizeConfig, run: RunConfig, tokenizer: Tokenizer, items: tuple[SourceItem, ...]
+) -> Plan:
+    """The plan of a job that begins, or one that agrees with the plan it was begun with: what that chose for itself is
+    kept, because it decides last bits."""
+    begun = load_facts(store)
+    device = device_kind(config, run)
+    chosen = begun or {
+        "threads": threads_for(worker_count(run, device)),
+        "batch": config.batch or (GPU_BATCH if device == "cuda" else CPU_BATCH),
+    }
+    plan = Plan(
+        config=config,
+        items=items,
+        device=device,
+        threads=chosen["threads"],
+        batch=chosen["batch"],
+        weight_hash=tokenizer.spec.weight_hash,
+    )
+    if begun is None:
+        plan.save(store)
+    else:
+        check_same(store, begun, plan)
+    return plan
+
+
+def device_kind(config: TokenizeConfig, run: RunConfig) -> str:
+    """cpu, cuda or mps. The machine that starts a job on a cluster need not have the device that is named."""
+    if run.address is not None and config.device != "auto":
+        return config.device.partition(":")[0]
+    return pick_device(config.device).type
+
+
+def work(plan: Plan, shards: list[Shard], store: Store, run: RunConfig, engine: Engine, watch: Watcher) -> Progress:
+    """Have the shards made that are not there yet."""
+    done = refused = 0
+    todo: list[Shard] = []
+    for shard in shards:
+        record = ShardRecord.load(store, shard.number)
+        if record is None:
+            todo.append(shard)
+        else:
+            done, refused = done + len(shard.items), refused + len(record.refused)
+    progress = Progress(videos=len(plan.items), done=done, refused=refused, before=done)
+
+    def told(more: int, more_refused: int) -> None:
+        nonlocal progress
+        progress = replace(progress, done=progress.done + more, refused=progress.refused + more_refused)
+        watch(progress)
+
+    watch(progress)
+    if todo:
+        task = Task(
+            out=str(store),
+            config=plan.config,
+            device=plan.config.device if ":" in plan.config.device else plan.device,
+            threads=plan.threads,
+            batch=plan.batch,
+            run=uuid.uuid4().hex,
+        )
+        engine(task, todo, run, told)
+    return progress
+
+
+def check_result(dataset: DatasetRecord, store: Store) -> None:
+    if not dataset.videos:
+        raise VideoError(
+            f"none of the {dataset.quarantined:,} videos could be tokenised; {store}/{QUARANTINE} says why of each"
+        )

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens in, dense latents out, in the dictionary one's trainer expects.
+
+Legend: C channels, T latent slots, h w latent rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from inlay.backbones import WEIGHTS
+from inlay.errors import MissingError, pick
+from inlay.fill import FILLS, Fill, Lit, load_lit
+from inlay.scale.layout import VideoRecord
+from inlay.stream import StreamDecoder
+from inlay.tokenizer import LITS, Tokenizer
+from inlay.types import Tokens
+
+MAKERS_CHOICE = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseConfig:
+    """How dense latents are made."""
+
+    fill: str = MAKERS_CHOICE  # auto: the one the token file names
+    weights: str | None = None  # a LIT's file, or the folder it lies in; None: those that ship with the backbone
+    layout: str = "plain"
+    dtype: torch.dtype | None = None  # None: the layout's own
+    device: str = "cpu"
+    mean: tuple[float, ...] | None = None  # of each channel: latents come out normalised
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        pick("fill", self.fill, {MAKERS_CHOICE: None, **FILLS, **LITS})
+        pick("layout", self.layout, LAYOUTS)
+
+
+class Densifier:
+    """Fills without a backbone: a worker that only reads need not load a decoder."""
+
+    def __init__(self, config: DenseConfig) -> None:
+        self.config = config
+
+    def __call__(self, tokens: Tokens, record: VideoRecord) -> dict[str, Any]:
+        layout = LAYOUTS[self.config.layout]
+        z_CThw = self.latents(tokens).to(self.config.dtype or layout.dtype)
+        return layout.build(z_CThw, record)
+
+    @torch.no_grad()
+    def latents(self, tokens: Tokens) -> Tensor:
+        """[C, T, h, w] float32 of a whole video."""
+        name = tokens.recipe.fill if self.config.fill == MAKERS_CHOICE else self.config.fill
+        bench = _bench(name, tokens.recipe.backbone, self.config.weights, self.config.device)
+        decoder = StreamDecoder(cast(Tokenizer, bench))
+        z_CThw = torch.cat([decoder.fill(chunk) for chunk in tokens.chunks()], dim=2)[0].float().cpu()
+        if self.config.mean is not None and self.config.std is not None:
+            mean, std = (torch.tensor(x).view(-1, 1, 1, 1) for x in (self.config.mean, self.config.std))
+            z_CThw = (z_CThw - mean) / std.clamp(min=1e-6)
+        return z_CThw.clone() if z_CThw.is_inference() else z_CThw  # a trainer wants an ordinary tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillBench:
+    """The part of a tokenizer that filling needs."""
+
+    fill: Fill | Lit
+    default_fill: str
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+
+    def find_fill(self, name: str) -> Fill | Lit:
+        return self.fill
+
+    def fill_cells(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float, fill: str | None = None) -> Tensor:
+        if isinstance(self.fill, Lit):
+            return self.fill(z_BCTHW, keep_BTHW, tau)
+        return self.fill(z_BCTHW, keep_BTHW)
+
+    def check(self, tokens: Tokens) -> None:
+        made_for = getattr(self.fill, "backbone_hash", "")
+        if made_for not in ("", tokens.recipe.weight_hash):
+            raise MissingError(
+                f"the weights of {self.default_fill!r} were trained for a backbone with weights {made_for}, the tokens "
+                f"were made with {tokens.recipe.backbone} {tokens.recipe.weight_hash}; give others, or fill='hold'"
+            )
+
+
+@lru_cache(maxsize=8)
+def _bench(name: str, backbone: str, weights: str | None, device: str) -> FillBench:
+    if name in FILLS:
+        return FillBench(fill=FILLS[name], default_fill=name, device=torch.device(device))
+    path = Path(weights) if weights else WEIGHTS
+    if not path.is_file():
+        path = path / f"{backbone}.{pick('fill', name, LITS)}.safetensors"
+    if not path.is_file():
+        raise MissingError(f"there are no weights for the fill {name!r} at {path}; choose fill='hold', or name them")
+    lit = load_lit(path).to(device=torch.device(device))
+    return FillBench(fill=lit, default_fill=name, device=torch.device(device))
+
+
+# --- layouts --------------------------------------------------------------------------------------------------------
+
+
+def plain(z_CThw: Tensor, record: VideoRecord) -> dict[str, Any]:
+    """Ours: sizes are those of the video."""
+    return {"key": record.key, "latents": z_CThw, "caption": record.caption or "", **_video(record)}
+
+
+def ltx(z_CThw: Tensor, record: VideoRecord) -> dict[str, Any]:
+    """The dictionary in the `.pt` files of LTX trainers: sizes are those of the latents."""
+    _, T, h, w = z_CThw.shape
+    return {"latents": z_CThw, "num_frames": T, "height": h, "width": w, "fps": float(Fraction(record.fps))}
+
+
+def fastvideo(z_CThw: Tensor, record: VideoRecord) -> dict[str, Any]:
+    """A row of FastVideo's Parquet files, less the columns of the text encoder."""
+    video = _video(record)
+    return {
+        "id": record.key,
+        "vae_latent_bytes": z_CThw.contiguous().numpy().tobytes(),
+        "vae_latent_shape": list(z_CThw.shape),
+        "vae_latent_dtype": str(z_CThw.dtype).removeprefix("torch."),
+        "file_name": record.source,
+        "caption": record.caption or "",
+        "media_type": "video",
+        "width": video["width"],
+        "height": video["height"],
+        "num_frames": z_CThw.shape[1],  # FastVideo counts latent slots here
+        "duration_sec": video["num_frames"] / video["fps"],
+        "fps": video["fps"],
+    }
+
+
+def nemo(z_CThw: Tensor, record: VideoRecord) -> dict[str, Any]:
+    """A sample of NeMo's WebDataset tars (Energon), less the `pickle` of the text encoder."""
+    return {
+        "__key__": record.key,
+        "pth": z_CThw,
+        "json": {"caption": record.caption or "", "source": record.source, **_video(record)},
+    }
+
+
+def _video(record: VideoRecord) -> dict[str, Any]:
+    fps = float(Fraction(record.fps))
+    return {"num_frames": record.frames, "height": record.height, "width": record.width, "fps": fps}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A dictionary some trainer expects, and the number format it is usually stored in."""
+
+    build: Callable[[Tensor, VideoRecord], dict[str, Any]]
+    dtype: torch.dtype
+
+
+LAYOUTS = {
+    "plain": Layout(build=plain, dtype=torch.float32),
+    "ltx": Layout(build=ltx, dtype=torch.bfloat16),
+    "fastvideo": Layout(build=fastvideo, dtype=torch.float32),
+    "nemo": Layout(build=nemo, dtype=torch.bfloat16),
+}

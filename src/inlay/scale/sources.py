@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder, list, table or tars of videos in, local or by address; the list of sources out, the same every time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import UsageError, VideoError
+from inlay.scale.layout import known
+from inlay.scale.store import filesystem, is_address
+from inlay.scale.tables import TABLES, read_table
+from inlay.scale.tars import TAR_SUFFIXES, braces, members
+
+VERSIONS = ("ETag", "etag", "mtime", "LastModified", "updated")  # what file systems call it
+VIDEO_SUFFIXES = (
+    ".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".ogv", ".wmv", ".flv", ".ivf", ".y4m"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceItem:
+    """One video that is to be tokenised."""
+
+    name: str  # what the manifest calls it
+    address: str  # a local path, or an fsspec address; of the tar for a member of one
+    size_bytes: int | None = None
+    version: str = ""  # changes when the file does: its time of change, or what a store says in its place
+    offset: int | None = None  # where a member's bytes begin in its tar
+    caption: str | None = None
+    problem: str | None = None  # known already that it cannot be read
+
+    def line(self) -> str:
+        """JSON with nothing but ASCII, so that file names that are not valid text survive."""
+        return json.dumps({k: v for k, v in asdict(self).items() if v not in (None, "")})
+
+    @staticmethod
+    def parse(line: str) -> SourceItem:
+        return SourceItem(**known(SourceItem, json.loads(line)))
+
+    @property
+    def path(self) -> str:
+        """By which it could be listed again."""
+        return readable(self.address if self.offset is None else f"tar://{member_of(self.name)}::{self.address}")
+
+
+def find_sources(source: str, *, path_column: str | None = None, caption_column: str | None = None) -> list[SourceItem]:
+    """Every video of SOURCE, in an order that depends on nothing but SOURCE."""
+    items = list(_find(source, path_column, caption_column))
+    if not items:
+        raise VideoError(f"{source}: no videos in it; looked for {', '.join(VIDEO_SUFFIXES)} and .tar")
+    return items
+
+
+def _find(source: str, path_column: str | None, caption_column: str | None) -> Iterator[SourceItem]:
+    suffix = _suffix(source)
+    if (parts := braces(source)) != [source]:
+        yield from (member for part in parts for member in _expanded(_named(part, part)))
+    elif suffix in TABLES and not _is_folder(source):
+        rows = read_table(source, path_column=path_column, caption_column=caption_column)
+        listed = dict.fromkeys((_below(source, row.path), row.path, row.caption) for row in rows)  # each row once
+        for address, name, caption in listed:
+            yield from (replace(i, caption=caption or i.caption) for i in _expanded(_named(address, name)))
+    elif suffix in TAR_SUFFIXES or suffix in VIDEO_SUFFIXES:
+        item = _named(source, source.rstrip("/").rpartition("/")[2])
+        if item.problem is not None:
+            raise UsageError(f"{source}: {item.problem}; give a folder, a list, a table or tars")
+        yield from _expanded(item)
+    elif is_address(source):
+        yield from (m for item in _remote_folder(source) for m in _expanded(item))
+    else:
+        yield from (m for item in _local_folder(source) for m in _expanded(item))
+
+
+def _expanded(item: SourceItem) -> Iterator[SourceItem]:
+    """A tar is all the videos in it; anything else is itself."""
+    if _suffix(item.name) not in TAR_SUFFIXES or item.problem is not None:
+        yield item
+        return
+    try:
+        for m in members(item.address, VIDEO_SUFFIXES):
+            yield replace(
+                item, name=f"{item.name}!{m.name}", offset=m.offset, size_bytes=m.size_bytes, caption=m.caption
+            )
+    except VideoError as error:  # what came before the damage has been listed
+        yield replace(item, problem=str(error))
+
+
+def _local_folder(source: str) -> Iterator[SourceItem]:
+    root = Path(source.removeprefix("file://"))
+    if not root.exists():
+        raise UsageError(f"{source} does not exist; give a folder, a list, a table, tars, or an address")
+    if not root.is_dir():
+        kinds = ", ".join((*TABLES, *TAR_SUFFIXES))
+        raise UsageError(f"{source} is neither a folder nor a list; lists and tars end in {kinds}")
+    found = {path.relative_to(root).as_posix(): path for path in _walk(root)}
+    for name in sorted(found, key=os.fsencode):
+        yield _named(str(found[name]), readable(name))
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Files below a folder, through links to folders as well, each folder once."""
+    seen: set[tuple[int, int]] = set()
+    for folder, below, files in os.walk(root, followlinks=True):
+        here = Path(folder).stat()
+        if (here.st_dev, here.st_ino) in seen:
+            below.clear()
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        below.sort(key=os.fsencode)
+        yield from (Path(folder, name) for name in files if _suffix(name) in (*VIDEO_SUFFIXES, *TAR_SUFFIXES))
+
+
+def _named(address: str, name: str) -> SourceItem:
+    """A source with what its file system says about it; addresses in lists are not asked for one by one."""
+    if is_address(address):
+        return SourceItem(name=name, address=address)
+    path = Path(address.removeprefix("file://"))
+    item = SourceItem(name=name, address=os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return replace(item, problem="is a link to nothing" if path.is_symlink() else "there is no such file")
+    except OSError as error:
+        return replace(item, problem=error.strerror or str(error))
+    if path.is_dir():
+        return replace(item, problem="is a folder")
+    if not path.is_file():
+        return replace(item, problem="is not a regular file")
+    return replace(item, size_bytes=found.st_size, version=str(found.st_mtime_ns))
+
+
+def _remote_folder(source: str) -> Iterator[SourceItem]:
+    fs, base = filesystem(source)
+    try:
+        found: dict[str, dict[str, Any]] = fs.find(base, detail=True)
+    except OSError as error:
+        raise UsageError(f"{source}: cannot be listed: {error}") from error
+    _, chained, outer = source.partition("::")
+    for path in sorted(found):
+        if _suffix(path) not in (*VIDEO_SUFFIXES, *TAR_SUFFIXES):
+            continue
+        address = fs.unstrip_protocol(path) + chained + outer
+        facts = found[path]
+        version = next((str(facts[key]) for key in VERSIONS if facts.get(key)), "")
+        name = path.removeprefix(base.rstrip("/")).lstrip("/") or path
+        yield SourceItem(name=name, address=address, size_bytes=facts.get("size"), version=version)
+
+
+def _below(source: str, path: str) -> str:
+    """A path in a list counts from where the list lies."""
+    if is_address(path) or os.path.isabs(path):  # noqa: PTH117 - a string, maybe of an address
+        return path
+    if is_address(source):
+        return f"{source.rpartition('/')[0]}/{path}"
+    return str(Path(source.removeprefix("file://")).parent / path)
+
+
+def _is_folder(source: str) -> bool:
+    return not is_address(source) and Path(source).is_dir()
+
+
+def _suffix(name: str) -> str:
+    """The last suffix, in small letters; `.tar.gz` counts as one."""
+    base = name.partition("::")[0].rstrip("/").rpartition("/")[2].lower()
+    for suffix in TAR_SUFFIXES:
+        if base.endswith(suffix):
+            return suffix
+    return os.path.splitext(base)[1]  # noqa: PTH122 - a string, maybe of an address
+
+
+def member_of(name: str) -> str:
+    return name.rpartition("!")[2]
+
+
+def readable(name: str) -> str:
+    """As text that can be stored: bytes of a file name that are no text are written as escapes."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def dump_sources(items: Iterable[SourceItem]) -> str:
+    return "".join(f"{item.line()}\n" for item in items)
+
+
+def parse_sources(text: str) -> list[SourceItem]:
+    return [SourceItem.parse(line) for line in text.splitlines()]

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder or an fsspec address in; names under it read, and written whole or not at all, out."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import InlayError, UsageError, require
+from inlay.scale.layout import JOB, SHARDS
+
+PART = ".part"
+LEFTOVERS = (f"*{PART}", "*.attempts")
+LOCK = f"{JOB}/lock"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class OutputError(InlayError):
+    """OUT cannot be written: the job stops, because no other video would fare better."""
+
+
+def check_scratch(error: OSError) -> None:
+    """Raise, if it was the disk for temporary files that was full: that says nothing against the video."""
+    if error.errno in _FULL:
+        raise OutputError(
+            f"cannot write to {tempfile.gettempdir()}: {error.strerror or error}; make room there (or set TMPDIR) and "
+            "run the same command again to go on"
+        ) from error
+
+
+def is_address(place: str) -> bool:
+    return "://" in place and not place.startswith("file://")
+
+
+def filesystem(address: str) -> tuple[Any, str]:
+    """An fsspec file system and the path in it; what is wrong with an address is said in one line."""
+    fsspec = require("fsspec", extra="scale")
+    try:
+        return fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError, OSError) as error:
+        raise UsageError(f"{address}: cannot be opened: {_first_line(error)}") from error
+
+
+def open_store(place: str) -> Store:
+    return RemoteStore(place) if is_address(place) else Store(place)
+
+
+class Store:
+    """A folder. What is written goes beside its name, to disk, and only then to its name."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.root = Path(place.removeprefix("file://"))
+
+    def __str__(self) -> str:
+        return self.place
+
+    def prepare(self) -> None:
+        """Make the folder."""
+        if self.root.exists() and not self.root.is_dir():
+            raise UsageError(f"{self.root} is a file; give a folder")
+        with self.writing(self.place):
+            self.root.mkdir(parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        """Remove what an interrupted job left half-written; only who holds the lock may."""
+        with self.writing(self.place):
+            for folder in (self.root, self.root / SHARDS, self.root / JOB):
+                for pattern in LEFTOVERS:
+                    for path in folder.glob(pattern):
+                        path.unlink(missing_ok=True)
+
+    def has_files(self) -> bool:
+        return self.root.is_dir() and any(self.root.iterdir())
+
+    def size(self, name: str) -> int | None:
+        try:
+            return (self.root / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def read_text(self, name: str) -> str | None:
+        try:
+            return (self.root / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def write_text(self, name: str, text: str) -> None:
+        with self.written(name) as part:
+            part.write_text(text, encoding="utf-8")
+
+    def note(self, name: str, text: str) -> None:
+        """A remark that may be lost: not brought to disk."""
+        with self.writing(name):
+            (self.root / name).write_text(text, encoding="utf-8")
+
+    def remove(self, name: str) -> None:
+        (self.root / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def written(self, name: str) -> Iterator[Path]:
+        """A path to write to; it becomes `name` when the block ends well, and nothing stays if it does not."""
+        final = self.root / name
+        part = final.with_name(f"{final.name}.{uuid.uuid4().hex[:12]}{PART}")  # never another writer's
+        try:
+            with self.writing(name):
+                final.parent.mkdir(parents=True, exist_ok=True)
+                yield part
+                _to_disk(part)
+                part.replace(final)
+                _to_disk(final.parent)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {name} in {self.place}: {error.strerror or error}; nothing of it was kept: "
+                "see to it and run the same command again to go on"
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One job at a time; the lock goes with the process that holds it, however that ends."""
+        try:
+            import fcntl
+        except ImportError:  # no such locks on this system
+            yield
+            return
+        path = self.root / LOCK
+        with self.writing(LOCK):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(f"another job is writing to {self.place}; wait for it, or give another OUT") from error
+            except OSError:  # a file system without locks
+                pass
+            yield
+
+
+class RemoteStore(Store):
+    """An fsspec address. Files are made here and put there whole; an object store shows an object once it is whole."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place.rstrip("/")
+        self.fs, self.base = filesystem(self.place)
+
+    def path(self, name: str) -> str:
+        return f"{self.base}/{name}"
+
+    def prepare(self) -> None:
+        with self.writing(self.place), contextlib.suppress(NotImplementedError):
+            self.fs.makedirs(self.base, exist_ok=True)
+
+    def clear(self) -> None:
+        """Nothing is ever half-written there."""
+
+    def has_files(self) -> bool:
+        return bool(self.fs.exists(self.base) and self.fs.ls(self.base, detail=False))
+
+    def size(self, name: str) -> int | None:
+        try:
+            self.fs.invalidate_cache()
+            return self.fs.info(self.path(name))["size"]
+        except FileNotFoundError:
+            return None
+
+    def read_text(self, name: str) -> str | None:
+        try:
+            return self.fs.cat_file(self.path(name)).decode("utf-8")
+        except FileNotFoundError:
+            return None
+
+    def note(self, name: str, text: str) -> None:
+        with self.writing(name):
+            self.fs.pipe_file(self.path(name), text.encode())
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(self.path(name))
+
+    @contextmanager
+    def written(self, name: str) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="inlay-") as folder, self.writing(name):
+            part = Path(folder) / Path(name).name
+            yield part
+            self.fs.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
+            self.fs.put_file(str(part), self.path(name))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        yield  # object stores have no locks; two jobs would write the same bytes twice, and lose nothing
+
+
+def _to_disk(path: Path) -> None:
+    """What a name promises must survive a power cut as well as a kill."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A list or table of videos in, local or by address; its rows out: a path, and a caption where there is one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import UsageError, require
+from inlay.scale.store import filesystem, is_address
+
+PATH_COLUMNS = ("path", "video", "video_path", "file", "file_name", "filename", "url")
+CAPTION_COLUMNS = ("caption", "text", "prompt", "description")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    path: str
+    caption: str | None = None
+
+
+def read_bytes(place: str) -> bytes:
+    if is_address(place):
+        fs, path = filesystem(place)
+        try:
+            return fs.cat_file(path)
+        except OSError as error:
+            raise UsageError(f"{place}: cannot be read: {error}") from error
+    try:
+        return Path(place.removeprefix("file://")).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from error
+
+
+def read_text(place: str) -> str:
+    try:
+        return read_bytes(place).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{place}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+
+
+def text_rows(place: str) -> Iterator[dict[str, Any]]:
+    """One path a line."""
+    yield from ({"path": line.strip()} for line in read_text(place).splitlines() if line.strip())
+
+
+def csv_rows(place: str) -> Iterator[dict[str, Any]]:
+    delimiter = "\t" if place.lower().endswith(".tsv") else ","
+    reader = csv.DictReader(io.StringIO(read_text(place)), delimiter=delimiter, strict=True)
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise UsageError(f"{place}: line {reader.line_num} is not CSV: {error}") from error
+
+
+def json_rows(place: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(read_text(place).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"{place}: line {number} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise UsageError(f"{place}: line {number} is not a JSON object")
+        yield row
+
+
+def parquet_rows(place: str) -> Iterator[dict[str, Any]]:
+    arrow = require("pyarrow", extra="scale")
+    parquet = require("pyarrow.parquet", extra="scale")
+    try:
+        file = parquet.ParquetFile(io.BytesIO(read_bytes(place)))
+        wanted = [c for c in file.schema_arrow.names if _is_text(file.schema_arrow.field(c).type, arrow)]
+        for batch in file.iter_batches(columns=wanted):
+            yield from batch.to_pylist()
+    except arrow.ArrowException as error:
+        raise UsageError(f"{place}: is not a Parquet table: {str(error).splitlines()[0]}") from error
+
+
+def _is_text(kind: Any, arrow: Any) -> bool:
+    return arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_dictionary(kind)
+
+
+TABLES: dict[str, Callable[[str], Iterator[dict[str, Any]]]] = {
+    ".txt": text_rows,
+    ".list": text_rows,
+    ".csv": csv_rows,
+    ".tsv": csv_rows,
+    ".jsonl": json_rows,
+    ".parquet": parquet_rows,
+}
+
+
+def read_table(place: str, *, path_column: str | None = None, caption_column: str | None = None) -> Iterator[Row]:
+    """The rows in order; columns go by their usual names unless named."""
+    reader = TABLES[Path(place.partition("::")[0]).suffix.lower()]
+    columns: tuple[str, str | None] | None = None
+    for number, row in enumerate(reader(place), 1):
+        if columns is None:
+            columns = (
+                _column(place, row, path_column, PATH_COLUMNS, "--path-column") or "",
+                _column(place, row, caption_column, CAPTION_COLUMNS, "--caption-column", needed=False),
+            )
+        path, caption = row.get(columns[0]), row.get(columns[1]) if columns[1] else None
+        if not path:
+            raise UsageError(f"{place}: row {number} has no {columns[0]}; give each row a path, or remove it")
+        yield Row(path=str(path), caption=str(caption) if caption not in (None, "") else None)
+
+
+def _column(
+    place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...], flag: str, *, needed: bool = True
+) -> str | None:
+    if given is not None:
+        if given not in row:
+            raise UsageError(f"{place}: has no column {given!r}; it has {', '.join(map(str, row))}")
+        return given
+    found = next((name for name in usual if name in row), None)
+    if found is None and needed:
+        raise UsageError(
+            f"{place}: none of its columns ({', '.join(map(str, row))}) is called {', '.join(usual)}; name one ({flag})"
+        )
+    return found

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A WebDataset tar in, the videos in it out: where each lies, and its caption; and the brace notation for many tars."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from inlay.errors import VideoError
+from inlay.scale.store import filesystem, is_address
+
+TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar")
+CAPTION_SUFFIXES = ("txt", "caption", "text")
+CAPTION_KEYS = ("caption", "text", "prompt")
+LONGEST_CAPTION = 1 << 20  # bytes
+BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    name: str
+    offset: int  # of its bytes in the tar
+    size_bytes: int
+    caption: str | None = None
+
+
+def braces(pattern: str) -> list[str]:
+    """All the names that a pattern stands for.
+
+    >>> braces("train-{08..10}.tar")
+    ['train-08.tar', 'train-09.tar', 'train-10.tar']
+    """
+    found = BRACES.search(pattern)
+    if found is None:
+        return [pattern]
+    first, last = found.groups()
+    numbers = (f"{n:0{len(first)}d}" for n in range(int(first), int(last) + 1))
+    return [name for n in numbers for name in braces(pattern[: found.start()] + n + pattern[found.end() :])]
+
+
+@contextmanager
+def open_bytes(address: str) -> Iterator[IO[bytes]]:
+    """Holds on to the file system while the file is open: that of an archive closes the archive when it is let go."""
+    if is_address(address):
+        fs, path = filesystem(address)
+        with fs.open(path, "rb") as file:
+            yield file
+        return
+    with Path(address.removeprefix("file://")).open("rb") as file:
+        yield file
+
+
+def members(address: str, suffixes: tuple[str, ...]) -> Iterator[Member]:
+    """The videos of a tar in their order; a caption is the text, or in the JSON, of the same key."""
+    if not address.partition("::")[0].lower().endswith(".tar"):
+        raise VideoError("a compressed tar cannot be read at a place in it; unpack or recompress it as .tar")
+    held: list[Member] = []  # of one key: the caption may come after the video
+    key, caption, damage = "", None, None
+    try:
+        with open_bytes(address) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for info in _files(tar):
+                if key_of(info.name) != key:
+                    yield from (replace(member, caption=caption) for member in held)
+                    key, caption, held = key_of(info.name), None, []
+                if info.name.lower().endswith(suffixes):
+                    held.append(Member(name=info.name, offset=info.offset_data, size_bytes=info.size))
+                elif caption is None:
+                    caption = _caption(tar, info)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        damage = VideoError(f"the tar is damaged or cut short ({error}); what lies before the damage is used")
+    yield from (replace(member, caption=caption) for member in held)
+    if damage is not None:
+        raise damage
+
+
+def _files(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Entry by entry, without the list of all of them that a TarFile keeps."""
+    while (info := tar.next()) is not None:
+        tar.members = []  # type: ignore[attr-defined]
+        if info.isfile():
+            yield info
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
+
+
+def key_of(name: str) -> str:
+    """What WebDataset calls the key: the name up to the first dot of its last part."""
+    folder, slash, base = name.rpartition("/")
+    return f"{folder}{slash}{base.partition('.')[0]}"
+
+
+def _caption(tar: tarfile.TarFile, info: tarfile.TarInfo) -> str | None:
+    suffix = info.name.rpartition(".")[2].lower()
+    if suffix not in (*CAPTION_SUFFIXES, "json") or info.size > LONGEST_CAPTION:
+        return None
+    file = tar.extractfile(info)
+    text = file.read().decode("utf-8", "replace").strip() if file else ""
+    if suffix != "json":
+        return text or None
+    try:
+        record: Any = json.loads(text)
+    except ValueError:
+        return None
+    found = [record[k] for k in CAPTION_KEYS if isinstance(record, dict) and isinstance(record.get(k), str)]
+    return found[0] if found else None

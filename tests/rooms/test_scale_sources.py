@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a SOURCE: folders with everything in them, lists, tables, tars, addresses."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from inlay.errors import UsageError, VideoError
+from inlay.scale.fetch import fetched
+from inlay.scale.sources import SourceItem, dump_sources, find_sources, parse_sources
+from inlay.scale.tars import braces
+
+
+def names(items: list[SourceItem]) -> list[str]:
+    return [item.name for item in items]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "videos"
+    (root / "below").mkdir(parents=True)
+    for name in ("b.mp4", "a.MKV", "below/ü 影片.webm", "notes.md"):
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+def test_a_folder_is_its_videos_in_order_of_their_names(folder: Path) -> None:
+    assert names(find_sources(str(folder))) == ["a.MKV", "b.mp4", "below/ü 影片.webm"]
+
+
+def test_links_are_followed_once_and_broken_ones_are_told(folder: Path) -> None:
+    (folder / "c.mp4").symlink_to(folder / "b.mp4")
+    (folder / "d.mp4").symlink_to(folder / "nowhere.mp4")
+    (folder / "round").symlink_to(folder, target_is_directory=True)
+    found = {item.name: item.problem for item in find_sources(str(folder))}
+    assert found == {
+        "a.MKV": None, "b.mp4": None, "below/ü 影片.webm": None, "c.mp4": None, "d.mp4": "is a link to nothing"
+    }  # fmt: skip
+
+
+def test_names_that_are_no_text_survive(folder: Path) -> None:
+    strange = os.fsdecode(b"x\xff.mp4")
+    (folder / strange).write_bytes(b"strange")
+    items = find_sources(str(folder))
+    assert "x\\xff.mp4" in names(items)
+    again = parse_sources(dump_sources(items))
+    assert again == items
+    with fetched(next(i for i in again if i.name == "x\\xff.mp4")) as found:
+        assert found.media.read() == b"strange"  # a file, since its name cannot be handed on
+
+
+def test_a_list_counts_from_where_it_lies_and_names_each_row_once(folder: Path) -> None:
+    (folder.parent / "some.txt").write_text(f"videos/b.mp4\n\n{folder}/a.MKV\nvideos/b.mp4\nvideos/gone.mp4\n")
+    items = find_sources(str(folder.parent / "some.txt"))
+    assert names(items) == ["videos/b.mp4", f"{folder}/a.MKV", "videos/gone.mp4"]
+    assert [i.problem for i in items] == [None, None, "there is no such file"]
+
+
+def test_tables_carry_captions(folder: Path) -> None:
+    rows = [("videos/b.mp4", "a dog, running"), ("videos/a.MKV", "")]
+    place = folder.parent
+    (place / "t.csv").write_text('video,text\nvideos/b.mp4,"a dog, running"\nvideos/a.MKV,\n', encoding="utf-8-sig")
+    (place / "t.jsonl").write_text("".join(json.dumps({"path": p, "caption": c}) + "\n" for p, c in rows))
+    for table in ("t.csv", "t.jsonl"):
+        items = find_sources(str(place / table))
+        assert [(i.name, i.caption) for i in items] == [("videos/b.mp4", "a dog, running"), ("videos/a.MKV", None)]
+
+
+def test_parquet_tables_and_named_columns(folder: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"where": ["videos/b.mp4"], "what": ["a dog"], "n": [3]})
+    parquet.write_table(table, folder.parent / "t.parquet")
+    with pytest.raises(UsageError, match=r"none of its columns .where, what. is called path"):
+        find_sources(str(folder.parent / "t.parquet"))
+    items = find_sources(str(folder.parent / "t.parquet"), path_column="where", caption_column="what")
+    assert [(i.name, i.caption) for i in items] == [("videos/b.mp4", "a dog")]
+
+
+def make_tar(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_the_videos_of_a_tar_with_their_captions(tmp_path: Path) -> None:
+    files = {"a.mp4": b"A" * 700, "a.txt": b"first\n", "b.json": b'{"caption": "second"}', "b.mp4": b"B", "c.mp4": b"C"}
+    make_tar(tmp_path / "x-00.tar", files)
+    make_tar(tmp_path / "x-01.tar", {"d.mp4": b"D"})
+    items = find_sources(str(tmp_path / "x-{00..01}.tar"))
+    assert [(i.name.rpartition("/")[2], i.caption) for i in items] == [
+        ("x-00.tar!a.mp4", "first"), ("x-00.tar!b.mp4", "second"), ("x-00.tar!c.mp4", None), ("x-01.tar!d.mp4", None)
+    ]  # fmt: skip
+    for item, data in zip(items, (b"A" * 700, b"B", b"C", b"D"), strict=True):
+        with fetched(item) as found:
+            assert found.media.read() == data
+
+
+def test_a_tar_with_damage_says_so_and_keeps_what_comes_before(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "x.tar", {"a.mp4": b"A", "b.mp4": b"B" * 600, "c.mp4": b"C"})
+    data = bytearray(path.read_bytes())
+    data[1024:1100] = b"\x07" * 76  # the header of b
+    path.write_bytes(data)
+    items = find_sources(str(path))
+    assert [(i.name, bool(i.problem)) for i in items] == [("x.tar!a.mp4", False), ("x.tar", True)]
+
+
+def test_a_compressed_tar_is_told_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "x.tar.gz").write_bytes(b"")
+    (item,) = find_sources(str(tmp_path))
+    assert "compressed" in (item.problem or "")
+
+
+def test_any_address_of_fsspec(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    with zipfile.ZipFile(tmp_path / "v.zip", "w") as archive:
+        archive.writestr("in/b.mp4", b"B")
+        archive.writestr("in/a.mp4", b"A")
+    items = find_sources(f"zip://in::{tmp_path}/v.zip")
+    assert names(items) == ["a.mp4", "b.mp4"]
+    with fetched(items[1]) as found:
+        assert found.media.read() == b"B"
+
+
+@pytest.mark.parametrize(
+    ("source", "error"), [("nowhere", "does not exist"), ("empty", "no videos"), ("what.xyz", "neither a folder")]
+)
+def test_what_is_no_source_is_refused(tmp_path: Path, source: str, error: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "what.xyz").touch()
+    with pytest.raises((UsageError, VideoError), match=error):
+        find_sources(str(tmp_path / source))
+
+
+def test_braces_stand_for_all_their_numbers() -> None:
+    assert braces("a{1..2}-{08..09}") == ["a1-08", "a1-09", "a2-08", "a2-09"]
