@@ -16,7 +16,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo test test-all check format golden clean
+.PHONY: help demo test test-all check docs format golden clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ check: $(DEV_STAMP) ## lint, formatting, types, then the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+docs: $(DEV_STAMP) ## build the documentation into build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(DEV_STAMP) ## let ruff sort imports and format the code
 	$(BIN)/ruff check --fix .
@@ -71,5 +74,5 @@ $(DEMO_STAMP): $(NEEDS) | $(BIN)/python
 
 $(DEV_STAMP): $(NEEDS) | $(BIN)/python
 	@echo "installing inlay and its tools into $(VENV) (once; about a minute, longer where torch must be downloaded)"
-	@$(INSTALL) -e '.[dev,hf,measure,plot,train]'
+	@$(INSTALL) -e '.[dev,docs,hf,measure,plot,scale,train,web]'
 	@touch $@ $(DEMO_STAMP)
