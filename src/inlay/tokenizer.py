@@ -7,7 +7,7 @@ decode   Tokens ─► scatter ─► fill ─► backbone.decode ─► crop �
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor
 from inlay.backbones import WEIGHTS, Backbone, BackboneSpec, default_tau, is_saved_model, load_backbone, resolve
 from inlay.errors import ConfigError, MissingError, ShapeError, pick
 from inlay.fill import FILLS, Fill, Lit, load_lit
+from inlay.kernels import Replay, compile_halves
 from inlay.masking import MaskConfig, Profile, keep_mask
 from inlay.types import Latents, Recipe, Span, Tokens, Video, VideoInfo
 
@@ -50,6 +51,12 @@ class Tokenizer:
         self.device, self.dtype = torch.device(device), dtype
         self.default_fill = fill or ("lit" if "lit" in self.lits else "hold")
         self.find_fill(self.default_fill)
+        compile_halves(backbone, self.device)
+        self.run_encode: Callable[..., Tensor] = backbone.encode
+        self.run_decode: Callable[..., Tensor] = backbone.decode
+        if isinstance(backbone, torch.nn.Module):  # what stands in for a network may count calls, or wait for others
+            self.run_encode, self.run_decode = Replay(backbone.encode), Replay(backbone.decode)
+        self.run_lits = {name: Replay(lit) for name, lit in self.lits.items()}
 
     @classmethod
     def from_pretrained(
@@ -165,7 +172,7 @@ class Tokenizer:
 
     @torch.inference_mode()
     def latents(self, x_BCTHW: Tensor) -> Tensor:
-        return self.backbone.encode(x_BCTHW)
+        return self.run_encode(x_BCTHW)
 
     # --- fill and decode --------------------------------------------------------------------------------------------
 
@@ -182,8 +189,12 @@ class Tokenizer:
     @torch.inference_mode()
     def fill_cells(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float, fill: str | None = None) -> Tensor:
         """Dense latents from those of the kept cells."""
-        run = self.find_fill(fill or self.default_fill)
-        return run(z_BCTHW, keep_BTHW, tau) if isinstance(run, Lit) else run(z_BCTHW, keep_BTHW)
+        name = fill or self.default_fill
+        run = self.find_fill(name)
+        if not isinstance(run, Lit):
+            return run(z_BCTHW, keep_BTHW)
+        tau_B = torch.full((len(z_BCTHW),), tau, dtype=torch.float32, device=z_BCTHW.device)
+        return self.run_lits[name](z_BCTHW, keep_BTHW, tau_B)
 
     def decode(self, tokens: Tokens, fill: str | None = None) -> Video:
         """The video back."""
@@ -208,7 +219,7 @@ class Tokenizer:
     @torch.inference_mode()
     def render(self, z_BCTHW: Tensor, info: VideoInfo, seconds: Tensor | None = None) -> Video:
         """Dense latents of one chunk to frames, cropped to the true size and length."""
-        x_CTHW = self.backbone.decode(z_BCTHW)[0]
+        x_CTHW = self.run_decode(z_BCTHW)[0]
         x_CTHW = x_CTHW[:, : info.frames, : info.height, : info.width]
         return Video.from_pixels(x_CTHW, fps=info.fps, seconds=seconds)
 

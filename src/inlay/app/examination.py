@@ -28,6 +28,7 @@ def examine() -> dict[str, Any]:
         "weights": {p.name: p.stat().st_size for p in sorted(WEIGHTS.glob("*.safetensors"))},
         "metric_weights": {name: _metric_weights(name) for name in METRIC_WEIGHTS},
         "fast_paths": _fast_paths(),
+        "able": _able(),
     }
 
 
@@ -47,7 +48,8 @@ def examination_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
         missing = not all(packages.values())
         hint = f"; to complete: pip install 'inlay[{extra}]'" if missing else ""
         rows.append((f"extra {extra}", _listed(packages) + hint))
-    rows += [(f"fast path {name}", "yes" if there else "no") for name, there in record["fast_paths"].items()]
+    rows += [(name, "yes" if there else "no") for name, there in record["able"].items()]
+    rows += [(f"fast path {i}", f"{name}: {state}") for i, (name, state) in enumerate(record["fast_paths"].items(), 1)]
     return rows
 
 
@@ -107,7 +109,13 @@ def _metric_weights(name: str) -> str | None:
         return None
 
 
-def _fast_paths() -> dict[str, bool]:
+def _fast_paths() -> dict[str, str]:
+    from inlay.kernels.report import fast_paths
+
+    return fast_paths()
+
+
+def _able() -> dict[str, bool]:
     import torch
 
     cuda = torch.cuda.is_available()

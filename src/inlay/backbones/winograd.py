@@ -9,11 +9,11 @@ The library convolution runs near the CPU's peak, so only fewer operations can b
 
 from __future__ import annotations
 
-import os
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from inlay.kernels.switch import is_on
 
 TILE, READ = 4, 6  # outputs and inputs a side of one tile
 AT_ONCE = 64  # tiles transformed together: few enough to stay in the cache, enough for a good matrix product
@@ -60,10 +60,6 @@ class Conv3x3(nn.Conv2d):
         if self._kernels is None or self._kernels[0] != mark:
             self._kernels = (mark, transform_weights(w.detach()))
         return self._kernels[1]
-
-
-def is_on() -> bool:
-    return os.environ.get("INLAY_FAST", "1") != "0"
 
 
 def transform_weights(w_OCHW: Tensor) -> Tensor:

@@ -22,8 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.errors import ConfigError, pick
-from inlay.fill.plain import age, check_pair, hold, linear, until_kept
+from inlay.fill import windows
+from inlay.fill.plain import age, between, check_pair, hold, until_kept
 from inlay.fill.tiles import tiled
+from inlay.kernels import lit as kernels
 from inlay.weightfile import Weights, fill_module, load_weights, save_weights
 
 OVERLAP = 8  # cells that neighbouring windows share on a grid larger than the network was trained on
@@ -139,6 +141,7 @@ class PlusLit(Lit):
         self.out_proj = nn.Linear(D, C)
         nn.init.zeros_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
+        self.tables: dict[Any, tuple[Tensor, Tensor]] = {}  # rotations the kernels have used before
 
     def forward(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: Tensor | float = 0.0) -> Tensor:
         return torch.where(keep_BTHW[:, None], z_BCTHW, super().forward(z_BCTHW, keep_BTHW, tau))
@@ -146,24 +149,35 @@ class PlusLit(Lit):
     def inlay(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
         held = hold(z_BCTHW, keep_BTHW)
         h_BTHWD = self.in_proj(self.features(z_BCTHW, held, keep_BTHW, tau_B))
-        window = self.config.window
-        E = self.config.width // self.config.heads
-        parts = (E // 4, 3 * E // 8, 3 * E // 8)
-        rope = rope_tables((h_BTHWD.shape[1], window, window), parts, z_BCTHW)
-        for block in self.blocks:
-            h_BTHWD = block(h_BTHWD, rope)
-        change = self.out_proj(self.norm_out(h_BTHWD)).permute(0, 4, 1, 2, 3)
+        h_BTHWD = self.run_blocks(h_BTHWD)
+        change = self.out_proj(h_BTHWD).permute(0, 4, 1, 2, 3)
         change = change * self.latent_std.to(change.dtype).view(1, -1, 1, 1, 1)
         return held + change.to(held.dtype)
+
+    def run_blocks(self, h_BTHWD: Tensor) -> Tensor:
+        """All blocks and the last norm; on a GPU by kernels of our own where they are safe."""
+        c, T = self.config, h_BTHWD.shape[1]
+        E = c.width // c.heads
+        sizes, parts = (T, c.window, c.window), (E // 4, 3 * E // 8, 3 * E // 8)
+        if kernels.is_safe(h_BTHWD, c.heads):
+            key = (T, h_BTHWD.device)
+            if key not in self.tables:
+                self.tables[key] = rope_tables(sizes, parts, h_BTHWD.float())
+            return kernels.window_blocks(self.blocks, self.norm_out, h_BTHWD, self.tables[key])
+        rope = rope_tables(sizes, parts, h_BTHWD)
+        for block in self.blocks:
+            h_BTHWD = block(h_BTHWD, rope)
+        return self.norm_out(h_BTHWD)
 
     def features(self, z_BCTHW: Tensor, held: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
         """[B, T, H, W, 2C + 4]: both plain fills, normalised, and what the mask tells."""
         mean, std = (s.to(z_BCTHW.dtype).view(1, -1, 1, 1, 1) for s in (self.latent_mean, self.latent_std))
-        drawn = linear(z_BCTHW, keep_BTHW)
+        gone, to_go = age(keep_BTHW), until_kept(keep_BTHW)
+        drawn = between(z_BCTHW, keep_BTHW, held, gone, to_go)
         told = torch.stack([
             keep_BTHW.to(z_BCTHW.dtype),
-            age(keep_BTHW).to(z_BCTHW.dtype) / 4,
-            until_kept(keep_BTHW).to(z_BCTHW.dtype) / 4,
+            gone.to(z_BCTHW.dtype) / 4,
+            to_go.to(z_BCTHW.dtype) / 4,
             (tau_B / self.latent_std.mean()).to(z_BCTHW.dtype).view(-1, 1, 1, 1).expand(keep_BTHW.shape),
         ], dim=1)  # fmt: skip
         return torch.cat([(held - mean) / std, (drawn - mean) / std, told], dim=1).permute(0, 2, 3, 4, 1)
@@ -184,6 +198,10 @@ class AxialBlock(nn.Module):
         self.up, self.down = nn.Linear(D, config.expansion * D), nn.Linear(config.expansion * D, D)
 
     def forward(self, h_NLD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        return windows.axial_block(self, h_NLD, rope) if windows.is_safe(h_NLD) else self.whole(h_NLD, rope)
+
+    def whole(self, h_NLD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """All rows at once."""
         h_NLD = h_NLD + self.proj(attend(self.qkv(self.norm1(h_NLD)), self.heads, rope))
         return h_NLD + self.down(F.gelu(self.up(self.norm2(h_NLD))))
 
@@ -202,6 +220,10 @@ class WindowBlock(nn.Module):
         self.up, self.down = nn.Linear(D, config.expansion * D), nn.Linear(config.expansion * D, D)
 
     def forward(self, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        return windows.window_block(self, h_BTHWD, rope) if windows.is_safe(h_BTHWD) else self.whole(h_BTHWD, rope)
+
+    def whole(self, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """All windows at once."""
         B, T = h_BTHWD.shape[:2]
         near = self.near(h_BTHWD.flatten(0, 1).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         h_BTHWD = h_BTHWD + near.unflatten(0, (B, T))

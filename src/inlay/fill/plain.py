@@ -28,8 +28,11 @@ def hold(z_BCTHW: Tensor, keep_BTHW: Tensor, past_BCHW: Tensor | None = None) ->
 
 def linear(z_BCTHW: Tensor, keep_BTHW: Tensor, past_BCHW: Tensor | None = None) -> Tensor:
     """Dropped cells lie on the line between the kept ones around them; after the last one, hold."""
-    before_BCTHW = hold(z_BCTHW, keep_BTHW, past_BCHW)
-    gone, to_go = age(keep_BTHW), until_kept(keep_BTHW)
+    return between(z_BCTHW, keep_BTHW, hold(z_BCTHW, keep_BTHW, past_BCHW), age(keep_BTHW), until_kept(keep_BTHW))
+
+
+def between(z_BCTHW: Tensor, keep_BTHW: Tensor, before_BCTHW: Tensor, gone: Tensor, to_go: Tensor) -> Tensor:
+    """`linear`, given what `hold`, `age` and `until_kept` say."""
     T = keep_BTHW.shape[1]
     slot = torch.arange(T, device=keep_BTHW.device).view(1, T, 1, 1)
     after_BCTHW = _take(z_BCTHW, (slot + to_go).clamp_max(T - 1))
@@ -51,7 +54,7 @@ def until_kept(keep_BTHW: Tensor) -> Tensor:
     """[B, T, H, W] int64: slots until the cell is kept next, 0 where it is kept now; T - t if it never is."""
     T = keep_BTHW.shape[1]
     slot = torch.arange(T, device=keep_BTHW.device).view(1, T, 1, 1)
-    upcoming = torch.where(keep_BTHW, slot, T).flip(1).cummin(1).values.flip(1)
+    upcoming = -running_max(-torch.where(keep_BTHW, slot, T).flip(1)).flip(1)
     return upcoming - slot
 
 
@@ -64,7 +67,17 @@ def _last_kept(keep_BTHW: Tensor) -> Tensor:
     """[B, T, H, W] int64: the slot kept last at or before t, -1 where there is none."""
     T = keep_BTHW.shape[1]
     slot = torch.arange(T, device=keep_BTHW.device).view(1, T, 1, 1)
-    return torch.where(keep_BTHW, slot, -1).cummax(1).values
+    return running_max(torch.where(keep_BTHW, slot, -1))
+
+
+def running_max(x_BTHW: Tensor) -> Tensor:
+    """The largest so far along T; slot by slot in graphs, where `cummax` has no form of its own."""
+    if not torch.compiler.is_compiling():
+        return x_BTHW.cummax(1).values
+    found = [x_BTHW[:, 0]]
+    for t in range(1, x_BTHW.shape[1]):
+        found.append(torch.maximum(found[-1], x_BTHW[:, t]))
+    return torch.stack(found, dim=1)
 
 
 def _take(z_BCTHW: Tensor, slot_BTHW: Tensor) -> Tensor:

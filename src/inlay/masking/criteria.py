@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two slots in, a distance for each cell out.
 
-Legend: B batch, C channels, T slots, H W grid. All arithmetic is float32 whatever the latents are, so that a
-decision does not depend on the precision of the run.
+Legend: B batch, C channels, T slots, H W grid. Scores are float32 whatever the latents are, and additions have
+one order, so that a decision depends neither on the precision of the run nor on the machine.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.errors import ShapeError
@@ -21,19 +20,34 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 def latent_l1(a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:
     """Mean absolute difference over channels: the paper's criterion."""
-    return (a_BCHW.float() - b_BCHW.float()).abs().mean(1)
+    return tree_sum((a_BCHW.float() - b_BCHW.float()).abs()) * (1 / a_BCHW.shape[1])
 
 
 def latent_l2(a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:
     """Root of the mean squared difference over channels, so that its scale is latent-l1's."""
-    return (a_BCHW.float() - b_BCHW.float()).square().mean(1).sqrt()
+    d = (a_BCHW.float() - b_BCHW.float()).double()
+    return (tree_sum(d * d) * (1 / d.shape[1])).sqrt().float()
 
 
 def latent_cosine(a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:
     """One minus the cosine of the angle between the two cells, in [0, 2]; equal cells are at distance zero."""
-    a, b = a_BCHW.float(), b_BCHW.float()
-    distance = (1 - F.cosine_similarity(a, b, dim=1, eps=1e-12)).clamp_min(0)
-    return torch.where((a == b).all(1), torch.zeros_like(distance), distance)
+    a, b = a_BCHW.double(), b_BCHW.double()
+    norms = tree_sum(a * a).sqrt() * tree_sum(b * b).sqrt()
+    score = (1 - tree_sum(a * b) / torch.where(norms > 1e-12, norms, 1e-12)).float()
+    return torch.where((a_BCHW == b_BCHW).all(1) | (score < 0), 0.0, score)
+
+
+def tree_sum(x_BCHW: Tensor) -> Tensor:
+    """[B, H, W]: channels added in pairs of neighbours, then pairs of pairs: one order on every device.
+
+    A library's own sum adds in whatever order suits the machine, and a cell at the threshold would then be kept here
+    and dropped there. Squares are summed in double precision, where a product of two float32 is exact and a compiler
+    may fuse it with the addition without changing a bit.
+    """
+    while (C := x_BCHW.shape[1]) > 1:
+        paired = x_BCHW[:, 0 : C - 1 : 2] + x_BCHW[:, 1::2]
+        x_BCHW = torch.cat([paired, x_BCHW[:, -1:]], dim=1) if C % 2 else paired
+    return x_BCHW[:, 0]
 
 
 # pixel-l1 is latent-l1 measured on the pooled pixels of `pixel_grid` instead of on the latents

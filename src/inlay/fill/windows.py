@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A block of LIT over a grid in, the same block run window by window out: small enough for a CPU's cache.
+
+After its convolution a window block mixes nothing across windows, so norm, attention and feed-forward of one window
+run in one go and in place. Cells repeated outward at the border are read as keys but never asked as queries.
+
+Legend: B batch, T slots, H W grid, D width, L tokens in one attention, E head size; s cells a side of a window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay.kernels.switch import is_on
+
+if TYPE_CHECKING:
+    from inlay.fill.lit import AxialBlock, WindowBlock
+
+AT_ONCE = 1024  # tokens of axial attention that run together
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stretch:
+    """One window along one axis: the cells there are, their places in the window, and which cell each place reads."""
+
+    cells: slice
+    places: slice
+    reads: Tensor | None  # None: every place has its own cell
+
+
+def is_safe(h: Tensor) -> bool:
+    """Inference on a CPU, and no graph being made."""
+    return h.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and is_on()
+
+
+def stretches(size: int, window: int, offset: int) -> list[Stretch]:
+    found = []
+    for start in range(-offset, size, window):
+        first, last = max(start, 0), min(start + window, size)
+        whole = last - first == window
+        reads = None if whole else torch.arange(start, start + window).clamp(0, size - 1) - first
+        found.append(Stretch(cells=slice(first, last), places=slice(first - start, last - start), reads=reads))
+    return found
+
+
+def window_block(block: WindowBlock, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """What `WindowBlock.forward` gives, to rounding."""
+    B, T, H, W, D = h_BTHWD.shape
+    s = block.window
+    near = block.near(h_BTHWD.flatten(0, 1).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    h_BTHWD = h_BTHWD + near.unflatten(0, (B, T))
+    tables = tuple(table.view(T, s, s, -1) for table in rope)
+    for y in stretches(H, s, block.offset):
+        for x in stretches(W, s, block.offset):
+            place = h_BTHWD[:, :, y.cells, x.cells]
+            own = place.reshape(B, -1, D)
+            qkv = block.qkv(block.norm1(own)).view(*place.shape[:4], 3, block.heads, -1)
+            own += block.proj(attend(qkv, y, x, tables))
+            own += block.down(F.gelu(block.up(block.norm2(own))))
+            place.copy_(own.view_as(place))
+    return h_BTHWD
+
+
+def attend(qkv_BTHW3nE: Tensor, y: Stretch, x: Stretch, tables: tuple[Tensor, ...]) -> Tensor:
+    """[B, L, D] of the cells of one window."""
+    q, k, v = qkv_BTHW3nE.unbind(4)
+    for dim, stretch in ((2, y), (3, x)):
+        if stretch.reads is not None:
+            k, v = k.index_select(dim, stretch.reads), v.index_select(dim, stretch.reads)
+    cos, sin = tables
+    q = turned(q, cos[:, y.places, x.places], sin[:, y.places, x.places])
+    k, v = turned(k, cos, sin), v.flatten(1, 3).transpose(1, 2)  # each [B, heads, L, E]
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def turned(x_BTHWnE: Tensor, cos_THWe: Tensor, sin_THWe: Tensor) -> Tensor:
+    """[B, heads, L, E]: `lit.rotate` written straight to its place."""
+    x = x_BTHWnE.flatten(1, 3).transpose(1, 2)
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = cos_THWe.flatten(0, 2), sin_THWe.flatten(0, 2)
+    out = torch.empty(x.shape, dtype=x.dtype)
+    first, second = out.chunk(2, dim=-1)
+    torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1)
+    torch.mul(a, sin, out=second).addcmul_(b, cos)
+    return out
+
+
+def axial_block(block: AxialBlock, h_NLD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """`AxialBlock.forward`, some rows at a time: they do not see one another."""
+    rows = max(1, AT_ONCE // h_NLD.shape[1])
+    return torch.cat([block.whole(part, rope) for part in h_NLD.split(rows)])

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door to LIT's kernels: says whether they can take these blocks, and runs them; seven launches a block.
+
+Legend: B batch, T slots, H W grid, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inlay.kernels.switch import has_triton, is_on
+
+
+def is_safe(h_BTHWD: Tensor, heads: int) -> bool:
+    """Inference on CUDA in half precision, where sizes are powers of two and no graph is being made."""
+    D = h_BTHWD.shape[-1]
+    half = D // heads // 2
+    return (
+        h_BTHWD.is_cuda
+        and h_BTHWD.dtype in (torch.bfloat16, torch.float16)
+        and D & (D - 1) == 0
+        and half & (half - 1) == 0
+        and half >= 16
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and is_on()
+        and has_triton()
+    )
+
+
+def window_blocks(blocks: Any, norm_out: nn.LayerNorm, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """norm_out of what the window blocks make of h, as `WindowBlock.forward` defines it; to rounding.
+
+    The biases of the two products that add to h stay pending until h is next read, so the products add in place.
+    """
+    from inlay.kernels.lit_triton import attention, layer_norm, near_norm
+
+    h = h_BTHWD.contiguous()
+    pending: list[Tensor] = []
+    for block in blocks:
+        h, n = near_norm(h, pending, block.near, block.norm1)
+        rows = h.view(-1, h.shape[-1])  # a view: products below add to h itself
+        told = attention(block.qkv(n), rope, heads=block.heads, window=block.window, offset=block.offset)
+        rows.addmm_(told.view_as(rows), block.proj.weight.t())
+        n = layer_norm(h, [block.proj.bias], block.norm2).view_as(rows)
+        rows.addmm_(activated(n, block.up), block.down.weight.t())
+        pending = [block.proj.bias, block.down.bias]
+    return layer_norm(h, pending, norm_out)
+
+
+def activated(x_ND: Tensor, up: nn.Linear) -> Tensor:
+    """gelu(up(x)); on CUDA in the product's own epilogue, whose gelu is the tanh one: 5e-4 off at most."""
+    if x_ND.is_cuda:
+        return torch._addmm_activation(up.bias, x_ND, up.weight.t(), use_gelu=True)
+    return nn.functional.gelu(up(x_ND))

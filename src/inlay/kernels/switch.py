@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment in, which fast paths may run out: INLAY_FAST is 0 (none), 1 (the default), or compile."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+
+from inlay.errors import ConfigError
+
+LEVELS = ("0", "1", "compile")
+
+
+def level() -> str:
+    """What INLAY_FAST says."""
+    said = os.environ.get("INLAY_FAST", "") or "1"
+    if said not in LEVELS:
+        raise ConfigError(f"INLAY_FAST is one of {', '.join(LEVELS)}; got {said!r}")
+    return said
+
+
+def is_on() -> bool:
+    """Whether fast paths that cost nothing to set up may run."""
+    return level() != "0"
+
+
+def compiles() -> bool:
+    """Whether networks may be compiled: the first call of each shape then takes a minute, later ones much less."""
+    return level() == "compile"
+
+
+@cache
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
