@@ -74,5 +74,5 @@ $(DEMO_STAMP): $(NEEDS) | $(BIN)/python
 
 $(DEV_STAMP): $(NEEDS) | $(BIN)/python
 	@echo "installing inlay and its tools into $(VENV) (once; about a minute, longer where torch must be downloaded)"
-	@$(INSTALL) -e '.[dev,docs,hf,measure,plot,scale,train,web]'
+	@$(INSTALL) -e '.[dev,docs,export,hf,measure,plot,scale,train,web]'
 	@touch $@ $(DEMO_STAMP)

@@ -63,7 +63,7 @@ POINTS = (("davis", 0.62), ("davis", 0.35), ("davis", 0.78), ("bench", 0.32))
 
 def main() -> None:
     args = parse()
-    tokenizer = Tokenizer.from_pretrained("mini", device=args.device)
+    tokenizer = Tokenizer.from_pretrained(args.weights or "mini", device=args.device)
     record = begun(args, tokenizer)
     folders = {"davis": args.davis, "bench": args.bench}
     for name in args.sets:
@@ -142,6 +142,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bench", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--weights", type=Path, help="a folder of mini and its LITs, instead of what ships")
     parser.add_argument("--sets", nargs="+", default=["davis", "bench"], choices=["davis", "bench"])
     parser.add_argument("--fills", nargs="+", default=[], help="only these")
     parser.add_argument("--every", type=int, default=1, help="every n-th clip only")

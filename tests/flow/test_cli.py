@@ -67,7 +67,6 @@ def listing(folder: Path) -> set[str]:
 # --- what works -------------------------------------------------------------------------------------------------------
 
 
-
 def test_a_folder_of_own_weights_brings_its_backbone_and_its_lit(made: Path, run: Callable, tmp_path: Path) -> None:
     from dataclasses import asdict
 
@@ -92,6 +91,7 @@ def test_a_folder_of_own_weights_brings_its_backbone_and_its_lit(made: Path, run
     assert not torch.equal(films["lit"], films["hold"]), "the folder's own LIT was used"
     code, _, said = run("decode", out, tmp_path / "no.mkv")
     assert code == 5 and own in said, said
+
 
 def test_encode_prints_one_json_object_and_leaves_one_file(run, clip: str, tmp_path: Path) -> None:
     out = tmp_path / "a.inlay"

@@ -87,6 +87,12 @@ FLAGS: dict[str, set[str]] = {
     | STREAM - {"--resume"}
     | {"--precision", "--size", "--keep-going", "--engine", "--workers", "--address", "--format", "--shard-videos"}
     | {"--batch", "--path-column", "--caption-column"},
+    "bench": SPEECH
+    | {"--sizes", "--frames", "--batches", "--paths", "--stages", "--repeats", "--backbone", "--device", "--dtype"}
+    | {"--out", "--force"},
+    "export": TRUST
+    | SPEECH
+    | {"--parts", "--format", "--size", "--frames", "--batch", "--backbone", "--weights", "--force"},
     "train lit": TRAIN | TRUST | {"--backbone", "--weights", "--shape", "--from"},
     "train backbone": TRAIN | {"--from"},
 }

@@ -13,6 +13,7 @@ import typer
 
 from inlay import __version__
 from inlay.app.commands.backbones import backbones
+from inlay.app.commands.bench import bench
 from inlay.app.commands.calibrate import calibrate
 from inlay.app.commands.compare import compare
 from inlay.app.commands.decode import decode
@@ -20,6 +21,7 @@ from inlay.app.commands.demo import demo
 from inlay.app.commands.doctor import doctor
 from inlay.app.commands.encode import encode
 from inlay.app.commands.eval import evaluate
+from inlay.app.commands.export import export
 from inlay.app.commands.fetch import fetch
 from inlay.app.commands.info import info
 from inlay.app.commands.serve import serve
@@ -49,6 +51,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "eval": evaluate,
     "study": study,
     "tokenize": tokenize,
+    "bench": bench,
+    "export": export,
 }
 GROUPS: dict[str, typer.Typer] = {"train": train}  # commands with commands of their own
 

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded pipeline on this CPU in, its plain form beside its fast one out, as one JSON object.
+
+    python benchmarks/cpu_speed.py --out benchmarks/cpu_speed_cpu.json
+
+The plain form (INLAY_FAST=0) is the first version: torch's own convolutions and attention. Both run in turn in one
+process on one clip of 33x256x256 with the shipped weights, in float32; medians of --repeats. `psnr_change_db` is the
+PSNR of the fast reconstruction less that of the plain one, both from tokens of their own. Import and first call are
+timed in processes of their own. `wall` needs an idle machine; `cpu` is the time of all threads together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from inlay.bench.work import path as fast_path
+from inlay.tokenizer import Tokenizer
+from inlay.types import Tokens, Video
+from inlay.video.synthetic import demo_clip
+
+FORMS = {"plain": "0", "fast": "1"}
+FIRST = """
+import time; start = time.perf_counter()
+import inlay; tokenizer_class = inlay.Tokenizer; opened = time.perf_counter()
+tokenizer = tokenizer_class.from_pretrained(device="cpu"); loaded = time.perf_counter()
+from inlay.video.synthetic import demo_clip
+clip = demo_clip(frames=33, height=256, width=256); ready = time.perf_counter()
+tokenizer.decode(tokenizer.encode(clip)); done = time.perf_counter()
+print(opened - start, loaded - opened, done - ready)
+"""
+
+
+def whole_way(tokenizer: Tokenizer, clip: Video) -> tuple[Video, Tokens, dict[str, tuple[float, float]]]:
+    """The reconstruction, the tokens, and (wall, cpu) seconds of each stage."""
+    from inlay.container.reader import open_tokens
+    from inlay.container.writer import to_bytes
+
+    marks = [(time.perf_counter(), time.process_time())]
+
+    def mark() -> None:
+        marks.append((time.perf_counter(), time.process_time()))
+
+    tokens = tokenizer.encode(clip)
+    mark()
+    tokens = open_tokens(BytesIO(to_bytes(tokens)))
+    mark()
+    dense = tokenizer.fill(tokens).values
+    mark()
+    video = tokenizer.render(dense, tokens.info)
+    mark()
+    spans = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(marks)]
+    times = dict(zip(("encode_and_mask", "token_bytes", "lit", "decode"), spans, strict=True))
+    return video, tokens, times | {"whole": (marks[-1][0] - marks[0][0], marks[-1][1] - marks[0][1])}
+
+
+def psnr(a: Video, b: Video) -> float:
+    return -10 * math.log10(float((a.frames.double() - b.frames.double()).square().mean()) / 255**2)
+
+
+def first_call(level: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "INLAY_FAST": level},
+    )
+    names = ("import_tokenizer_s", "load_s", "first_encode_decode_s")
+    return dict(zip(names, map(float, done.stdout.split()), strict=True))
+
+
+def import_time() -> float:
+    code = "import time; s = time.perf_counter(); import inlay; print(time.perf_counter() - s)"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    return min(float(r.stdout) for r in runs)
+
+
+def video_decoding(clip: Video) -> dict[str, float]:
+    from inlay.video import read_video, write_video
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_video(clip, Path(folder) / "clip.mp4")
+        spans = []
+        for _ in range(5):
+            start = time.perf_counter()
+            read_video(Path(folder) / "clip.mp4")
+            spans.append(time.perf_counter() - start)
+    return {"frames": len(clip), "read_s": median(spans), "frames_a_second": len(clip) / median(spans)}
+
+
+def measure(repeats: int) -> dict[str, Any]:
+    clip, tokenizer = demo_clip(frames=33, height=256, width=256), Tokenizer.from_pretrained(device="cpu")
+    runs: dict[str, list[dict[str, tuple[float, float]]]] = {form: [] for form in FORMS}
+    quality: dict[str, float] = {}
+    for turn in range(repeats + 1):
+        for form, level in FORMS.items():
+            with fast_path(level):
+                video, tokens, times = whole_way(tokenizer, clip)
+            quality[form] = psnr(video, clip)
+            quality[f"{form}_tokens"] = len(tokens)
+            if turn:  # the first turn warms up
+                runs[form].append(times)
+    stages = {
+        stage: {
+            f"{form}_{kind}_s": median(run[stage][i] for run in runs[form])
+            for form in FORMS for i, kind in enumerate(("wall", "cpu"))
+        }
+        for stage in runs["plain"][0]
+    }  # fmt: skip
+    for row in stages.values():
+        row |= {f"ratio_{kind}": row[f"plain_{kind}_s"] / row[f"fast_{kind}_s"] for kind in ("wall", "cpu")}
+    return {"stages": stages, "psnr_change_db": quality["fast"] - quality["plain"], "psnr": quality}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
+    a = parser.parse_args()
+    record = {
+        "command": f"python benchmarks/cpu_speed.py --repeats {a.repeats}", "clip": "33x256x256, float32",
+        "cpu": platform.processor() or platform.machine(), "threads": torch.get_num_threads(),
+        "torch": torch.__version__, "load_average": os.getloadavg()[0], **measure(a.repeats),
+        "import_s": import_time(), "first": {form: first_call(level) for form, level in FORMS.items()},
+        "video": video_decoding(demo_clip(frames=66, height=256, width=256)),
+    }  # fmt: skip
+    text = json.dumps(record, indent=2)
+    if a.out is not None:
+        a.out.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

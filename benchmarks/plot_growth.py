@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A record of `speed_gpu.py` in, one picture out: time and memory against frames, cells and batch, with straight lines.
+
+    python benchmarks/plot_growth.py benchmarks/speed_h200.json --out docs/pictures/growth.png
+
+Dashed is the line through the first and the last point: what lies on it grows as fast as its input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+AXES = {"frames": "frames", "size": "megapixels of a frame", "batch": "clips in a batch"}
+STEPS = ("encode", "mask", "lit", "decode")
+
+
+def place(kind: str, row: dict[str, Any]) -> float:
+    return row["height"] * row["width"] / 1e6 if kind == "size" else row[kind]
+
+
+def draw(growth: dict[str, Any], title: str, out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, grid = plt.subplots(2, 3, figsize=(12, 6.4), sharex="col", layout="constrained")
+    for column, (kind, label) in enumerate(AXES.items()):
+        rows = [row for row in growth[kind] if "error" not in row]
+        xs = [place(kind, row) for row in rows]
+        for step in STEPS:
+            lines = [("ms", 1.0, grid[0][column])]
+            if all("peak_gb" in row[step] for row in rows):
+                lines.append(("peak_gb", 1.0, grid[1][column]))
+            for key, scale, axes in lines:
+                ys = [row[step][key] * scale for row in rows]
+                (drawn,) = axes.plot(xs, ys, marker="o", markersize=4, label=step)
+                axes.plot([xs[0], xs[-1]], [ys[0], ys[-1]], linestyle="--", linewidth=0.8, color=drawn.get_color())
+        grid[1][column].set_xlabel(label)
+    grid[0][0].set_ylabel("milliseconds")
+    grid[1][0].set_ylabel("peak memory, GB")
+    grid[0][0].legend(frameon=False)
+    for axes in grid.flat:
+        axes.set_ylim(bottom=0)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    figure.savefig(out, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    a = parser.parse_args()
+    record = json.loads(a.record.read_text())
+    draw(record["stages"]["growth"], f"mini and its LIT on {record['device']}, {record['dtype'][6:]}", a.out)
+
+
+if __name__ == "__main__":
+    main()

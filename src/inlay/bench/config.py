@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be timed: a config that checks itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inlay.errors import ConfigError, pick
+
+SIZES: dict[str, tuple[int, int]] = {"256": (256, 256), "480p": (480, 848), "720p": (720, 1280)}  # height, width
+PATHS = {"eager": "0", "fast": "1", "compiled": "compile"}  # name -> INLAY_FAST
+STAGES = ("video", "encode", "mask", "gather", "entropy", "lit", "decode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """Every size with every clip length, batch and path."""
+
+    backbone: str = "mini"
+    device: str = "auto"
+    dtype: str = "float32"
+    sizes: tuple[str, ...] = ("256",)
+    frames: tuple[int, ...] = (33,)
+    batches: tuple[int, ...] = (1,)
+    paths: tuple[str, ...] = ("eager", "fast")
+    stages: tuple[str, ...] = STAGES
+    keep: float = 0.32  # share of cells that the threshold is set to keep
+    repeats: int = 5
+    warmup: int = 2
+
+    def __post_init__(self) -> None:
+        for name in self.sizes:
+            size_of(name)
+        for path in self.paths:
+            pick("path", path, PATHS)
+        for stage in self.stages:
+            pick("stage", stage, dict.fromkeys(STAGES))
+        for name in ("frames", "batches"):
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                raise ConfigError(f"{name} are whole numbers from 1; got {getattr(self, name)}")
+        if self.repeats < 1 or self.warmup < 0:
+            raise ConfigError(f"repeats are at least 1, warm-ups at least 0; got {self.repeats}, {self.warmup}")
+        if not 0 < self.keep <= 1:
+            raise ConfigError(f"keep is a share of the cells, in (0, 1]; got {self.keep}")
+
+
+def size_of(name: str) -> tuple[int, int]:
+    """(height, width) of a name in SIZES, or of HxW.
+
+    >>> size_of("64x96")
+    (64, 96)
+    """
+    height, x, width = name.partition("x")
+    if x and height.isdigit() and width.isdigit() and int(height) * int(width):
+        return int(height), int(width)
+    return pick("size", name, SIZES)
