@@ -3,9 +3,9 @@
 
     python benchmarks/cpu_speed.py --out benchmarks/cpu_speed_cpu.json
 
-The plain form (INLAY_FAST=0) has torch's own convolutions and attention, as the first version had. Both run in turn in one
-process on one clip of 33x256x256 with the shipped weights, in float32; medians of --repeats. `psnr_change_db` is the
-PSNR of the fast reconstruction less that of the plain one, both from tokens of their own. Import and first call are
+The plain form (INLAY_FAST=0) has torch's own convolutions and attention, as the first version had. Both run in turn in
+one process on one clip of 33x256x256 with the shipped weights, in float32; medians of --repeats. `psnr_change_db` is
+the PSNR of the fast reconstruction less that of the plain one, both from tokens of their own. Import and first call are
 timed in processes of their own. `wall` needs an idle machine; `cpu` is the time of all threads together.
 """
 
