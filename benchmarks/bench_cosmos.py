@@ -16,7 +16,6 @@ import json
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from inlay.backbones.cosmos import Cosmos, CosmosConfig, cosmos_01, cosmos_360p
 from inlay.backbones.cosmos_layers import Memory
+from inlay.bench.timing import on_cuda
 
 CONFIGS = {"cosmos-cv4x8x8-360p": cosmos_360p, "cosmos-0.1-cv4x8x8": cosmos_01}
 
@@ -32,16 +32,7 @@ def timed(call: Callable[[], Any], *, repeats: int, warmup: int) -> float:
     """Median milliseconds of a call."""
     for _ in range(warmup):
         call()
-    torch.cuda.synchronize()
-    spans = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        spans.append(begin.elapsed_time(end))
-    return median(spans)
+    return on_cuda(call, repeats)["ms"]
 
 
 def made(config: CosmosConfig) -> Cosmos:

@@ -20,7 +20,6 @@ from torch import Tensor
 from inlay.app.chart import INK, PAPER
 from inlay.app.cli import main
 from inlay.app.curve import draw_curves
-from inlay.app.film import light
 from inlay.app.letters import write
 from inlay.masking import MaskConfig, Selector, SelectState
 from inlay.measure import compare
@@ -28,6 +27,7 @@ from inlay.stream import StreamConfig, StreamEncoder, keep_curve
 from inlay.tokenizer import CLIP_FRAMES, Tokenizer
 from inlay.types import Video
 from inlay.video import read_video
+from inlay.video.lighting import light
 from inlay.video.synthetic import demo_clip
 
 DOCS = Path(__file__).parent

@@ -8,10 +8,12 @@ import torch
 
 from inlay.app import letters
 from inlay.app.chart import LINE, NOW, RunningCurve
-from inlay.app.film import EDGE, compose, frame_keep_rates, lit, shots, slot_of_frame
+from inlay.app.film import compose, frame_keep_rates, lit, shots
 from inlay.app.letters import bitmap
 from inlay.errors import ShapeError
+from inlay.stream.config import slot_of_frame
 from inlay.types import Recipe, Span, Tokens, Video, VideoInfo
+from inlay.video.lighting import EDGE
 from tests.conftest import moving_square
 
 

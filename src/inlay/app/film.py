@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Originals, tokens and reconstructions in, a film out: input | kept cells lit | reconstruction, the curve beneath.
 
-Legend: T frames, H W pixels. Kept cells stay in colour, dropped ones turn dark and grey, and a line marks where the two
-meet: the difference is one of brightness, so that it does not depend on telling colours apart.
+Legend: T frames, H W pixels. Kept cells stay in colour, dropped ones turn dark and grey, with a line between them.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from torch.nn.functional import interpolate
 from inlay.app.chart import INK, PAPER, RunningCurve
 from inlay.app.letters import write
 from inlay.errors import ShapeError
-from inlay.stream.config import continues
+from inlay.stream.config import slot_of_frame
 from inlay.types import Tokens, Video
+from inlay.video.lighting import light
 
-EDGE = torch.tensor([230, 159, 0], dtype=torch.uint8)  # an orange that all common kinds of colour vision tell from grey
-LUMA = torch.tensor([0.299, 0.587, 0.114])
-DIM = 0.4
 GAP, MARGIN = 8, 4  # pixels
 TYPE = (17, 26)  # height of letters in pixels, on the smallest panels and on the largest
 SHORT_SIDE = (240, 540)  # a panel smaller than the first is enlarged, larger than the second reduced
@@ -69,15 +66,6 @@ class _Frames:
         return Video(frames=torch.cat([p.frames for p in parts]), fps=parts[0].fps, seconds=seconds)
 
 
-def slot_of_frame(tokens: Tokens) -> Tensor:
-    """[T] the slot of each frame of one chunk: slot 0, where a chunk has its own, shows one frame."""
-    stride = tokens.recipe.time_stride
-    frame_T = torch.arange(tokens.info.frames)
-    if not continues(tokens):
-        frame_T = frame_T + stride - 1
-    return (frame_T // stride).clamp(max=len(tokens.mask) - 1)
-
-
 def frame_keep_rates(tokens: Tokens) -> Tensor:
     """[T] share of cells kept in the slot of each frame."""
     return tokens.mask.flatten(1).float().mean(1)[slot_of_frame(tokens)]
@@ -86,19 +74,6 @@ def frame_keep_rates(tokens: Tokens) -> Tensor:
 def lit(frames_THWC: Tensor, tokens: Tokens) -> Tensor:
     """The frames of one chunk under its mask."""
     return light(frames_THWC, tokens.mask[slot_of_frame(tokens)].cpu(), tokens.recipe.space_stride)
-
-
-def light(frames_THWC: Tensor, keep_Thw: Tensor, stride: int) -> Tensor:
-    """Frames with the dropped cells dark and grey, kept ones as they are, and a line between."""
-    _, height, width, _ = frames_THWC.shape
-    keep_THW = keep_Thw.repeat_interleave(stride, 1).repeat_interleave(stride, 2)[:, :height, :width]
-    grey_THW = (frames_THWC.float() @ LUMA).mul_(DIM).to(torch.uint8)
-    out = torch.where(keep_THW[..., None], frames_THWC, grey_THW[..., None])
-    edge_THW = torch.zeros_like(keep_THW)
-    edge_THW[:, 1:] |= keep_THW[:, 1:] != keep_THW[:, :-1]
-    edge_THW[:, :, 1:] |= keep_THW[:, :, 1:] != keep_THW[:, :, :-1]
-    out[edge_THW] = EDGE
-    return out
 
 
 def frame_seconds(tokens: Tokens, first: int) -> list[float]:

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from inlay.app.chart import INK, NOW, PAPER
-from inlay.app.film import light
 from inlay.app.letters import ink, write
 from inlay.app.model import Settings
 from inlay.app.paths import atomic
@@ -24,6 +23,7 @@ from inlay.errors import ConfigError
 from inlay.masking import MaskConfig, keep_mask
 from inlay.tokenizer import CLIP_FRAMES, Tokenizer
 from inlay.types import Video
+from inlay.video.lighting import light
 
 FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 2.0, 3.0)  # thresholds where none are named, in multiples of the model's own
 TILE, GAP, TYPE = 128, 6, 16  # pixels: short side of a picture, space between two, height of letters

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Long video: frames in and tokens out as they come, and back; caches between chunks, scene cuts, budgets, seeking."""
 
-from inlay.stream.config import AUTO, MODES, StreamConfig, continues, mode_of, paper
+from inlay.stream.config import AUTO, MODES, StreamConfig, continues, mode_of, paper, slot_of_frame
 from inlay.stream.curve import KeepCurve, keep_curve, traced
 from inlay.stream.cuts import CutFinder
 from inlay.stream.decoder import StreamDecoder
@@ -29,5 +29,6 @@ __all__ = [
     "keep_curve",
     "mode_of",
     "paper",
+    "slot_of_frame",
     "traced",
 ]

@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+import torch
+from torch import Tensor
+
 from inlay.backbones import BackboneSpec
 from inlay.errors import ConfigError, TokenFileError, pick
 from inlay.types import Recipe, Tokens
@@ -92,3 +95,10 @@ def mode_of(recipe: Recipe) -> str:
 def continues(tokens: Tokens) -> bool:
     """Does this chunk go on within the network, with no slot 0 of its own?"""
     return not tokens.spans[0].key and mode_of(tokens.recipe) != "dual-cache"
+
+
+def slot_of_frame(tokens: Tokens) -> Tensor:
+    """[T] the slot of each frame of one chunk: slot 0, where a chunk has its own, shows one frame."""
+    stride = tokens.recipe.time_stride
+    lead = 0 if continues(tokens) else stride - 1
+    return ((torch.arange(tokens.info.frames) + lead) // stride).clamp(max=len(tokens.mask) - 1)

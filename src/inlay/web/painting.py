@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames and masks in, pictures out: kept cells lit, differences, a strip of slots. NumPy and Pillow only, for speed.
+"""Frames and masks in, pictures out: kept cells lit, differences, a strip of slots. No plotting library, for speed.
 
-Legend: H W pixels, h w cells. Kept cells stay in colour and dropped ones turn dark and grey, with a line between them:
-a difference of brightness, so that nobody needs to tell colours apart.
+Legend: H W pixels, h w cells.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import io
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image, ImageDraw, ImageFont
+
+from inlay.video import lighting
 
 Picture = npt.NDArray[np.uint8]  # [H, W, 3]
 Mask = npt.NDArray[np.bool_]  # [h, w]
 
-EDGE = np.array([230, 159, 0], np.uint8)  # orange, apart from grey for every kind of colour vision
-LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-DIM = 0.4
 GAIN = 4  # how much a difference is enlarged
 RAMP = np.array([[0, 32, 77], [65, 77, 107], [124, 123, 120], [188, 175, 111], [255, 234, 70]], np.float32)
 GAP, HEAD, TYPE = 8, 28, 17  # pixels of the film: between panels, above them, of letters
@@ -29,15 +28,8 @@ SMALL = 160  # a film's panel with a shorter side is enlarged
 
 def light(frame_HWC: Picture, keep_hw: Mask, stride: int) -> Picture:
     """One frame under its mask."""
-    height, width, _ = frame_HWC.shape
-    keep_HW = keep_hw.repeat(stride, 0).repeat(stride, 1)[:height, :width]
-    grey_HW = (frame_HWC @ LUMA * DIM).astype(np.uint8)
-    out = np.where(keep_HW[..., None], frame_HWC, grey_HW[..., None])
-    edge_HW = np.zeros_like(keep_HW)
-    edge_HW[1:] |= keep_HW[1:] != keep_HW[:-1]
-    edge_HW[:, 1:] |= keep_HW[:, 1:] != keep_HW[:, :-1]
-    out[edge_HW] = EDGE
-    return out
+    frame_1HWC, keep_1hw = torch.from_numpy(frame_HWC)[None], torch.from_numpy(keep_hw)[None]
+    return lighting.light(frame_1HWC, keep_1hw, stride)[0].numpy()
 
 
 def difference(a_HWC: Picture, b_HWC: Picture) -> Picture:

@@ -20,7 +20,7 @@ from inlay.container import TokenReader, TokenWriter
 from inlay.errors import InlayError, UsageError
 from inlay.masking import Budget
 from inlay.measure import MeasureConfig, compare
-from inlay.stream import KeepCurve, WholeVideo, continues, keep_curve
+from inlay.stream import KeepCurve, WholeVideo, keep_curve, slot_of_frame
 from inlay.tokenizer import CLIP_FRAMES, Tokenizer
 from inlay.types import Tokens, Video
 from inlay.web.limits import Limits, open_token_file, plain_reason, read_clip
@@ -200,15 +200,8 @@ def _pieces(video: Video, advance: Advance) -> Iterator[Video]:
 
 
 def _choice(chunks: tuple[Tokens, ...], tau: float) -> Choice:
-    keep = torch.cat([chunk.mask[_slot_of_frame(chunk)] for chunk in chunks])
+    keep = torch.cat([chunk.mask[slot_of_frame(chunk)] for chunk in chunks])
     return Choice(tau=tau, chunks=chunks, curve=keep_curve(chunks), keep_Thw=keep)
-
-
-def _slot_of_frame(tokens: Tokens) -> Tensor:
-    """[T] the slot of each frame of one chunk: slot 0, where a chunk has its own, shows one frame."""
-    stride = tokens.recipe.time_stride
-    lead = 0 if continues(tokens) else stride - 1
-    return ((torch.arange(tokens.info.frames) + lead) // stride).clamp(max=len(tokens.mask) - 1)
 
 
 def _decode(tokenizer: Tokenizer, path: Path, fill: str, advance: Advance) -> tuple[Video, float]:
