@@ -3,6 +3,7 @@
 
     python recipes/mini.py clips  VIDEOS CLIPS              AV1 videos to .ivf, once, where PyAV is (no re-encoding)
     python recipes/mini.py backbone --clips CLIPS --run RUN [--photos PHOTOS] [--seconds 840] [--stop-after 560]
+    python recipes/mini.py together --clips CLIPS --run RUN --from mini.safetensors --from-lit mini.lit.safetensors
     python recipes/mini.py lit      --clips CLIPS --run RUN --backbone mini.safetensors --kind plus [--seconds 260]
     python recipes/mini.py pack     --run RUN --out weights/mini.safetensors [--stored int8]
 
@@ -33,11 +34,12 @@ from inlay.train.config import TrainConfig
 from inlay.train.ivf import PlanarVideo, decode_ivf, remux_to_ivf
 from inlay.train.loop import fit
 from inlay.train.photos import PhotoClips
-from inlay.train.presets import mini, paper, plus
+from inlay.train.presets import mini, paper, plus, together
 from inlay.train.resident import MixedClips, ResidentClips
 from inlay.train.sampler import fixed_draws
 from inlay.train.start import start_from
-from inlay.train.tasks import BackboneTask, LitTask
+from inlay.train.tasks import BackboneTask, LitTask, Task
+from inlay.train.together import TogetherTask
 from inlay.train.validate import ValidationSet
 from inlay.weightfile import load_weights, save_weights
 
@@ -47,7 +49,7 @@ HELD_OUT = 24  # one clip in this many is never trained on; the choice goes by n
 
 def main() -> None:
     args = parse()
-    {"clips": make_clips, "backbone": train_backbone, "lit": train_lit, "pack": pack}[args.stage](args)
+    {"clips": make_clips, "pack": pack}.get(args.stage, train)(args)
 
 
 def make_clips(args: argparse.Namespace) -> None:
@@ -55,34 +57,44 @@ def make_clips(args: argparse.Namespace) -> None:
         remux_to_ivf(video, args.out / f"{video.stem}.ivf")
 
 
-def train_backbone(args: argparse.Namespace) -> None:
-    config = budget(mini(), args)
+def train(args: argparse.Namespace) -> None:
+    config = settings(args)
     clips, held_out = load_clips(args)
     torch.manual_seed(config.seed)
+    torch.backends.cudnn.benchmark = True
+    task = TASKS[args.stage](args, config, held_out)
+    held = held_out.entries
+    say(f"{fit(task, clips, config, args.run, resume=True, validate_entries=held, stop_after=args.stop_after)}")
+    if args.device == "cuda":
+        say(f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of GPU memory at most")
+
+
+def backbone_task(args: argparse.Namespace, config: TrainConfig, held_out: ValidationSet) -> Task:
     module = Mini(shape(args))
     if args.start:
         say(f"begins from {args.start}; new: {', '.join(start_from(module, args.start)) or 'nothing'}")
-    task = BackboneTask(module.to(args.device), config, validation=held_out)
-    run(task, clips, config, held_out, args)
+    return BackboneTask(module.to(args.device), config, validation=held_out)
 
 
-def train_lit(args: argparse.Namespace) -> None:
-    network, preset = {"plus": (plus_shape, plus), "paper": (paper_shape, paper)}[args.kind]
-    config = budget(preset(), args)
-    if args.tau:
-        config = replace(config, tau=(args.tau[0], args.tau[-1]))
-    if args.kind == "paper":  # the paper's recipe, in our time and at our crop
-        own = plus().clips
-        config = replace(config, precision="bf16", clips=replace(config.clips, size=own.size, zoom=own.zoom))
-    clips, held_out = load_clips(args)
+def together_task(args: argparse.Namespace, config: TrainConfig, held_out: ValidationSet) -> Task:
+    meta = load_weights(args.start).meta
+    module = Mini(shape(args), latent_mean=meta["latent_mean"], latent_std=meta["latent_std"])
+    say(f"begins from {args.start}; new: {', '.join(start_from(module, args.start)) or 'nothing'}")
+    lit = Lit.build(plus_shape())
+    if args.start_lit:
+        start_from(lit, args.start_lit)
+    return TogetherTask(module.to(args.device), lit.to(args.device), config, validation=held_out)
+
+
+def lit_task(args: argparse.Namespace, config: TrainConfig, held_out: ValidationSet) -> Task:
     backbone = load_backbone("mini", weights=args.backbone, device=args.device)
-    torch.manual_seed(config.seed)
-    lit = Lit.build(network())
+    lit = Lit.build({"plus": plus_shape, "paper": paper_shape}[args.kind]())
     if args.start:
         start_from(lit, args.start)
-    lit.set_statistics(backbone.spec.latent_mean, backbone.spec.latent_std)
-    task = LitTask(lit.to(args.device), backbone, config, validation=held_out)
-    run(task, clips, config, held_out, args)
+    return LitTask(lit.to(args.device), backbone, config, validation=held_out)
+
+
+TASKS = {"backbone": backbone_task, "together": together_task, "lit": lit_task}
 
 
 def shape(args: argparse.Namespace) -> MiniConfig:
@@ -100,13 +112,23 @@ def pack(args: argparse.Namespace) -> None:
     say(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")
 
 
-def budget(config: TrainConfig, args: argparse.Namespace) -> TrainConfig:
-    """The preset, for as long as there is time."""
-    config = replace(config, steps=10**6, max_seconds=args.seconds, compile=args.device == "cuda")
+def settings(args: argparse.Namespace) -> TrainConfig:
+    """The stage's preset, for as long as there is time."""
+    kind = getattr(args, "kind", args.stage)
+    config = {"backbone": mini, "together": together, "plus": plus, "paper": paper}[kind]()
+    if kind == "paper":  # the paper's recipe, in our time and at our crop
+        own = plus().clips
+        config = replace(config, precision="bf16", clips=replace(config.clips, size=own.size, zoom=own.zoom))
+    config = replace(config, steps=10**6, max_seconds=args.seconds)
+    config = replace(config, compile=args.device == "cuda", record=args.device == "cuda")
     config = replace(config, validate_every=args.validate_every, checkpoint_every=10**6, log_every=50)
+    if getattr(args, "tau", None):
+        config = replace(config, tau=(args.tau[0], args.tau[-1]))
     config = config.with_options(**dict(args.set))
     if args.tiny:
-        return replace(config, batch=2, clips=replace(config.clips, frames=9, size=64), compile=False, log_every=1)
+        return replace(
+            config, batch=2, clips=replace(config.clips, frames=9, size=64), compile=False, record=False, log_every=1
+        )
     return config
 
 
@@ -142,16 +164,6 @@ def is_held_out(path: Path) -> bool:
     return int(hashlib.sha256(path.stem.encode()).hexdigest(), 16) % HELD_OUT == 0
 
 
-def run(task, clips, config: TrainConfig, held_out: ValidationSet, args: argparse.Namespace) -> None:  # type: ignore[no-untyped-def]
-    torch.backends.cudnn.benchmark = True
-    outcome = fit(
-        task, clips, config, args.run, resume=True, validate_entries=held_out.entries, stop_after=args.stop_after
-    )
-    say(f"{outcome}")
-    if args.device == "cuda":
-        say(f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of GPU memory at most")
-
-
 def setting(text: str) -> tuple[str, object]:
     """`lr=1e-3`: a setting of the preset to change."""
     name, _, value = text.partition("=")
@@ -172,7 +184,7 @@ def parse() -> argparse.Namespace:
     clips = stages.add_parser("clips")
     clips.add_argument("videos", type=Path)
     clips.add_argument("out", type=Path)
-    for name in ("backbone", "lit"):
+    for name in ("backbone", "together", "lit"):
         stage = stages.add_parser(name)
         stage.add_argument("--clips", type=Path, action="append", required=True)
         stage.add_argument("--run", type=Path, required=True)
@@ -187,8 +199,10 @@ def parse() -> argparse.Namespace:
         stage.add_argument("--dav1d", default="dav1d")
         stage.add_argument("--limit", type=int)
         stage.add_argument("--tiny", action="store_true", help="a rehearsal on a CPU")
-        if name == "backbone":
+        if name != "lit":
             stage.add_argument("--blocks", type=int, nargs=4, help="encoder fine and coarse, decoder coarse and fine")
+        if name == "together":
+            stage.add_argument("--from-lit", dest="start_lit", type=Path, metavar="WEIGHTS")
     stage.add_argument("--backbone", type=Path, required=True)
     stage.add_argument("--kind", choices=["plus", "paper"], required=True)
     stage.add_argument("--tau", type=float, nargs="+", help="one threshold, or the ends of a range")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`inlay train lit` and `inlay train backbone`, from videos on disk to weights that load."""
+"""The commands of `inlay train`, from videos on disk to weights that load."""
 
 from __future__ import annotations
 
@@ -48,6 +48,17 @@ def test_lit_from_a_folder_to_weights(folder: Path, tmp_path: Path, capsys: pyte
     assert (len(data["train"]), len(data["validate"]), data["too_short"]) == (4, 1, 1)
     assert any("broken.mp4" in problem for problem in data["problems"])
     assert load_lit(run / "weights.safetensors").config.width == 64
+
+
+def test_both_are_trained_at_once(folder: Path, tmp_path: Path) -> None:
+    from inlay.fill import load_lit
+    from inlay.weightfile import load_weights
+
+    run = tmp_path / "run"
+    invoke("together", folder, "--run", run, *QUICK)
+    assert load_lit(run / "lit.safetensors").backbone_hash == load_weights(run / "weights.safetensors").hash
+    again = ("--from", run / "weights.safetensors", "--from-lit", run / "lit.safetensors")
+    invoke("together", folder, "--run", tmp_path / "again", *QUICK, *again)
 
 
 def test_backbone_says_json_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ from inlay.train import (
     Outcome,
     ResidentClips,
     Sampler,
+    TogetherTask,
     TrainConfig,
     TrainError,
     ValidationSet,
@@ -36,6 +37,7 @@ from inlay.train import (
 )
 from inlay.train.losses import StepLoss
 from inlay.train.tasks import draw_tau, masks
+from inlay.train.together import LIT_FILE
 from tests.conftest import ROOT, moving_square
 
 SMALL = LitConfig(kind="plus", width=32, heads=2, blocks=2, window=4)
@@ -243,7 +245,7 @@ def one_step(config: TrainConfig, module: nn.Module, part: slice) -> tuple[float
     batch = Batch(pixels=torch.stack([source.cut(d) for d in draws]), draws=tuple(draws))
     total = 0.0
     for piece in batch.parts(config.accumulate):
-        found = task.loss(piece)
+        found = task.loss(task.inputs(piece))
         (found.total / config.accumulate).backward()
         total += found.total.item() / config.accumulate
     return total, [p.grad for p in task.module.parameters() if p.grad is not None]
@@ -359,6 +361,83 @@ def test_a_backbone_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "broken", tmp_path / "whole")
 
 
+def together(**options: Any) -> TogetherTask:
+    config = smoke(
+        **{"accumulate": 1, "masked": 0.5, "tau": (0.4, 4.0), "latent": 0.0, "latent_noise": 0.01, **options}
+    )
+    torch.manual_seed(0)
+    validation = ValidationSet.of(clips(10, 2), config)
+    return TogetherTask(Mini(tiny()), Lit.build(SMALL), config, validation=validation)
+
+
+def test_a_backbone_and_its_lit_learn_together(tmp_path: Path) -> None:
+    """Both change, both load again, and they know each other."""
+    task = together(steps=16, lr=3e-3, validate_every=8, ema=0.5)
+    before = {name: p.clone() for name, p in task.module.named_parameters()}
+    outcome = fit(task, clips(), task.config, tmp_path, quiet=True)
+    lines = log_of(tmp_path)
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    assert sum(losses[-3:]) < sum(losses[:3])
+    assert all(0 < line["keep_rate"] <= 1 for line in lines)
+    changed = {name.split(".")[0] for name, p in task.module.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"backbone", "lit"}
+    assert outcome.weights is not None
+    back, lit = load_mini_file(outcome.weights), load_lit(outcome.weights.with_name(LIT_FILE))
+    assert lit.backbone_hash == back.spec.weight_hash
+
+
+def test_a_run_of_both_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    def go(run: Path, **options: Any) -> Outcome:
+        task = together(steps=4, optimizer="adamw")
+        return fit(task, clips(), task.config, run, quiet=True, **options)
+
+    go(tmp_path / "whole")
+    assert not go(tmp_path / "broken", stop_after=1e-9).finished
+    assert go(tmp_path / "broken", resume=True).finished
+    assert_same_run(tmp_path / "broken", tmp_path / "whole")
+
+
+def test_larger_latents_do_not_escape_the_mask() -> None:
+    """tau is in mean changes: a backbone cannot raise its keep rate by scaling what it writes."""
+    task = together()
+    z = torch.randn(2, 16, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    tau = torch.tensor([1.0, 1.1])
+    rates = [masks(s * z, tau * task.mean_change(s * z), criterion="latent-l1", reference="last-kept") for s in (1, 8)]
+    assert torch.equal(*rates)
+    assert 0.2 < rates[0][:, 1:].float().mean() < 0.8
+
+
+def test_both_are_judged_at_one_keep_rate() -> None:
+    task = together()
+    latents = [torch.randn(1, 16, 5, 8, 8, generator=torch.Generator().manual_seed(i)) * (i + 1) for i in range(3)]
+    tau = task.tau_for(latents, 0.35)
+    kept = torch.cat([masks(z, tau, criterion="latent-l1", reference="last-kept") for z in latents]).float().mean()
+    assert kept.item() == pytest.approx(0.35, abs=0.01)
+
+
+def test_learning_together_needs_masked_clips() -> None:
+    with pytest.raises(ConfigError, match="masked is 0"):
+        TogetherTask(Mini(tiny()), Lit.build(SMALL), smoke())
+    with pytest.raises(ConfigError, match="share of the clips"):
+        smoke(masked=1.5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_recorded_step_is_the_step(tmp_path: Path, optimizer: str) -> None:
+    """Played back, with the rate changing from step to step: the same losses as step by step."""
+    losses = {}
+    for record in (False, True):
+        task = together(steps=24, lr=1e-3, optimizer=optimizer, ema=0.9, log_every=1, record=record, warmup=6, batch=4)
+        task.module.cuda()
+        task.device = torch.device("cuda")
+        task.validation = None
+        fit(task, clips(), task.config, tmp_path / str(record), quiet=True)
+        losses[record] = [line["loss"] for line in log_of(tmp_path / str(record)) if line["kind"] == "train"]
+    assert losses[True] == pytest.approx(losses[False], rel=2e-3)
+    assert len(set(losses[True])) == 24
+
+
 def test_each_clip_is_masked_by_its_own_tau(tiny_mini: Any) -> None:
     from inlay.masking import MaskConfig, keep_mask
 
@@ -426,7 +505,7 @@ def test_the_perceptual_term_teaches(shared: Path, monkeypatch: pytest.MonkeyPat
     task = BackboneTask(Mini(tiny()), config)
     source = clips()
     draws = tuple(Sampler(source.entries, config.clips).step(0, 2))
-    found = task.loss(Batch(pixels=torch.stack([source.cut(d) for d in draws]), draws=draws))
+    found = task.loss(task.inputs(Batch(pixels=torch.stack([source.cut(d) for d in draws]), draws=draws)))
     pixel, perceptual = found.terms["pixel"].item(), found.terms["perceptual"].item()
     assert perceptual > 0
     assert found.total.item() == pytest.approx(pixel + 0.5 * perceptual, rel=1e-5)

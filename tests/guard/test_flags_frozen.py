@@ -95,6 +95,7 @@ FLAGS: dict[str, set[str]] = {
     | {"--parts", "--format", "--size", "--frames", "--batch", "--backbone", "--weights", "--force"},
     "train lit": TRAIN | TRUST | {"--backbone", "--weights", "--shape", "--from"},
     "train backbone": TRAIN | {"--from"},
+    "train together": TRAIN | {"--from", "--from-lit"},
 }
 ROOT = {"--version", "--debug", "--install-completion", "--show-completion"}
 

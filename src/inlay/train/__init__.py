@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 _DOORS = {  # public name -> the module that holds it; opened on first use: the command line starts without torch
-    "BACKBONE_PRESETS": "presets", "LIT_PRESETS": "presets",
+    "BACKBONE_PRESETS": "presets", "LIT_PRESETS": "presets", "TOGETHER_PRESETS": "presets",
     "ClipConfig": "config", "LossConfig": "config", "OptimConfig": "config", "TrainConfig": "config",
     "TrainError": "errors",
     "ClipEntry": "sampler", "Draw": "sampler", "Sampler": "sampler",
@@ -16,7 +16,8 @@ _DOORS = {  # public name -> the module that holds it; opened on first use: the 
     "PlanarVideo": "ivf", "decode_ivf": "ivf", "i420_to_rgb": "ivf", "remux_to_ivf": "ivf",
     "Muon": "optim", "LatentCache": "cache",
     "BackboneTask": "tasks", "LitTask": "tasks", "Task": "tasks", "Validation": "validate", "ValidationSet": "validate",
-    "Outcome": "loop", "fit": "loop", "train_backbone": "runs", "train_lit": "runs",
+    "TogetherTask": "together",
+    "Outcome": "loop", "fit": "loop", "train_backbone": "runs", "train_lit": "runs", "train_together": "runs",
 }  # fmt: skip
 
 __all__ = ["presets", *_DOORS]
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from inlay.train.loop import Outcome, fit
     from inlay.train.optim import Muon
     from inlay.train.photos import PhotoClips
-    from inlay.train.presets import BACKBONE_PRESETS, LIT_PRESETS
+    from inlay.train.presets import BACKBONE_PRESETS, LIT_PRESETS, TOGETHER_PRESETS
     from inlay.train.resident import MixedClips, ResidentClips
-    from inlay.train.runs import train_backbone, train_lit
+    from inlay.train.runs import train_backbone, train_lit, train_together
     from inlay.train.sampler import ClipEntry, Draw, Sampler
     from inlay.train.tasks import BackboneTask, LitTask, Task
+    from inlay.train.together import TogetherTask
     from inlay.train.validate import Validation, ValidationSet
 
 

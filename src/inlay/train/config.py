@@ -143,6 +143,10 @@ class TrainConfig:
     latent_noise: float = field(
         default=0.0, metadata=_help("standard deviation of noise put on latents (backbone only)")
     )
+    masked: float = field(
+        default=0.0,
+        metadata=_help("share of clips that are masked and filled (together only; there tau is in mean changes)"),
+    )
     precision: str = field(default="fp32", metadata=_help("fp32, tf32 or bf16 (autocast)"))
     seed: int = field(default=0, metadata=_help("decides clips, crops, thresholds and first weights"))
     max_seconds: float = field(default=0.0, metadata=_help("time budget: the schedule ends with it; 0: steps alone"))
@@ -153,6 +157,7 @@ class TrainConfig:
     checkpoint_every: int = field(default=250, metadata=_help("steps between checkpoints", free=True))
     log_every: int = field(default=10, metadata=_help("steps between log lines", free=True))
     compile: bool = field(default=False, metadata=_help("compile the networks with torch.compile", free=True))
+    record: bool = field(default=False, metadata=_help("play steps back as a CUDA graph (one GPU)", free=True))
     pictures: int = field(default=4, metadata=_help("clips shown in validation pictures; 0: none", free=True))
     tensorboard: bool = field(default=False, metadata=_help("write TensorBoard events (extra: train)", free=True))
     latent_cache: str = field(default="", metadata=_help("folder that keeps latents between visits (lit only)"))
@@ -166,6 +171,8 @@ class TrainConfig:
         for name in ("seed", "max_seconds", "validate_every", "validate_clips", "validate_tau", "pictures"):
             _at_least(name, getattr(self, name), 0)
         _at_least("latent_noise", self.latent_noise, 0)
+        if not 0 <= self.masked <= 1:
+            raise ConfigError(f"masked is a share of the clips, in [0, 1]; got {self.masked}")
         _range("tau", self.tau, low=0)
         _choice("precision", self.precision, PRECISIONS)
         if self.batch % self.accumulate:

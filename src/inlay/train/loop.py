@@ -14,7 +14,7 @@ import copy
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from inlay.train.errors import TrainError
 from inlay.train.optim import average, make_optimizers, rate_at, set_rate
 from inlay.train.processes import Processes, join_processes
 from inlay.train.progress import Progress
+from inlay.train.recording import Inputs, Recording, Terms
 from inlay.train.rundir import RunDir, manifest
 from inlay.train.sampler import ClipEntry, Sampler
 from inlay.train.tasks import Task
@@ -99,7 +100,10 @@ class Training:
         self.task, self.config, self.run, self.processes = task, config, run, processes
         self.module = task.module
         self.device = next(self.module.parameters()).device
-        self.optimizers = make_optimizers(self.module, config.optim)
+        self.optimizers = make_optimizers(self.module, config.optim, recorded=self.records)
+        self.update: Callable[[Inputs], Terms] = self.plain_update
+        if self.records:
+            self.update = Recording(self.plain_update, self.device)
         self.ema = copy.deepcopy(self.module).requires_grad_(False) if config.optim.ema else None
         self.step = 0
         self.best: dict[str, Any] = {"step": 0, "psnr": None}
@@ -107,6 +111,12 @@ class Training:
         self.kept = 0  # the step of the last checkpoint
         self.before, self.started = 0.0, time.monotonic()
         self.bad_step = torch.full((), config.steps + 1, dtype=torch.int64, device=self.device)
+
+    @property
+    def records(self) -> bool:
+        """Whether a step can be played back: one process, one part, on a GPU."""
+        alone = self.processes.world == 1 and self.config.accumulate == 1
+        return self.config.record and alone and self.device.type == "cuda"
 
     @property
     def seconds(self) -> float:
@@ -170,23 +180,34 @@ class Training:
         self.step += 1
         self.module.train()
         set_rate(self.optimizers, rate)
-        sums: dict[str, Tensor] = {}
-        for part in batch.parts(c.accumulate):
-            found = self.task.loss(part)
-            (found.total / c.accumulate).backward()
+        if c.accumulate == 1:
+            terms = self.update(self.task.inputs(batch))
+        else:
+            terms = self.update_by_parts([self.task.inputs(part) for part in batch.parts(c.accumulate)])
+        if self.ema is not None:
+            average(self.ema, self.module, decay=c.optim.ema, step=self.step)
+        self.watch(terms["loss"] + terms["grad_norm"])
+        return {**terms, "rate": torch.tensor(rate)}
+
+    def plain_update(self, inputs: Inputs) -> Terms:
+        return self.update_by_parts([inputs])
+
+    def update_by_parts(self, parts: list[Inputs]) -> Terms:
+        """Gradients of all parts, one step of the optimisers; nothing here waits for the device."""
+        sums: Terms = {}
+        for inputs in parts:
+            found = self.task.loss(inputs)
+            (found.total / len(parts)).backward()
             for name, value in {"loss": found.total.detach(), **found.terms}.items():
-                sums[name] = sums.get(name, 0) + value.float() / c.accumulate
+                sums[name] = sums.get(name, 0) + value.float() / len(parts)
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         self.processes.mean_([p.grad for p in parameters if p.grad is not None])
         self.processes.mean_(list(sums.values()))
-        norm = nn.utils.clip_grad_norm_(parameters, c.optim.clip_norm or float("inf"))
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.optim.clip_norm or float("inf"))
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        if self.ema is not None:
-            average(self.ema, self.module, decay=c.optim.ema, step=self.step)
-        self.watch(sums["loss"] + norm)
-        return {**sums, "grad_norm": norm, "rate": torch.tensor(rate)}
+        return {**sums, "grad_norm": norm}
 
     def watch(self, number: Tensor) -> None:
         """Note the first step whose loss or gradient is no number; on the device, so that nothing waits."""

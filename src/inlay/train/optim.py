@@ -14,16 +14,24 @@ from torch import Tensor, nn
 from inlay.train.config import OptimConfig
 
 
-def make_optimizers(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optimizer]:
-    """One optimiser, or two when matrices go to Muon and the rest to AdamW."""
+def make_optimizers(module: nn.Module, config: OptimConfig, *, recorded: bool = False) -> list[torch.optim.Optimizer]:
+    """One optimiser, or two when matrices go to Muon and the rest to AdamW.
+
+    A `recorded` step reads its learning rate from the device: a number would be frozen into the recording.
+    """
     named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
     if config.optimizer == "adamw":
-        return [_adamw([p for _, p in named], config)]
-    matrices = muon_names(named)
+        return [_adamw([p for _, p in named], config, recorded=recorded)]
+    networks = module.items() if isinstance(module, nn.ModuleDict) else [("", module)]
+    matrices = set()  # each network of several side by side has a first and a last matrix of its own
+    for prefix, network in networks:
+        own = [(n, p) for n, p in network.named_parameters(prefix) if p.requires_grad]
+        matrices |= muon_names(own)
     by_muon = [p for n, p in named if n in matrices]
     rest = [p for n, p in named if n not in matrices]
-    muon = [Muon(by_muon, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)] if by_muon else []
-    return [*muon, *([_adamw(rest, config)] if rest else [])]
+    rate = torch.tensor(config.lr, device=named[0][1].device) if recorded else config.lr
+    muon = [Muon(by_muon, lr=rate, momentum=config.momentum, weight_decay=config.weight_decay)] if by_muon else []
+    return [*muon, *([_adamw(rest, config, recorded=recorded)] if rest else [])]
 
 
 def muon_names(named: list[tuple[str, nn.Parameter]], *, smallest: int = 32) -> set[str]:
@@ -37,7 +45,7 @@ def muon_names(named: list[tuple[str, nn.Parameter]], *, smallest: int = 32) -> 
     return {n for n, p in wide if n not in edges and min(p.shape[:2]) >= smallest}
 
 
-def _adamw(parameters: list[nn.Parameter], config: OptimConfig) -> torch.optim.AdamW:
+def _adamw(parameters: list[nn.Parameter], config: OptimConfig, *, recorded: bool) -> torch.optim.AdamW:
     groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": config.weight_decay}]
     if not config.decay_all:
         matrices = [p for p in parameters if p.ndim >= 2]
@@ -47,7 +55,10 @@ def _adamw(parameters: list[nn.Parameter], config: OptimConfig) -> torch.optim.A
             {"params": vectors, "weight_decay": 0.0},
         ]
     fused = bool(parameters) and parameters[0].is_cuda
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=config.betas, fused=fused)
+    rate = torch.tensor(config.lr, device=parameters[0].device) if recorded else config.lr
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=rate, betas=config.betas, fused=fused, capturable=recorded
+    )
 
 
 class Muon(torch.optim.Optimizer):
@@ -57,7 +68,12 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.0
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        lr: float | Tensor,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
@@ -72,18 +88,24 @@ class Muon(torch.optim.Optimizer):
                 self._step_alike(parameters, shape, **{k: group[k] for k in ("lr", "momentum", "weight_decay")})
 
     def _step_alike(
-        self, parameters: list[nn.Parameter], shape: tuple[int, int], *, lr: float, momentum: float, weight_decay: float
+        self,
+        parameters: list[nn.Parameter],
+        shape: tuple[int, int],
+        *,
+        lr: float | Tensor,
+        momentum: float,
+        weight_decay: float,
     ) -> None:
         """One step for parameters of one shape, their matrices orthogonalised together."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         buffers = [self._buffer(p) for p in parameters]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov: look one momentum step further
-        update_NRC = orthogonal(torch.stack([g.reshape(shape) for g in ahead]))
-        scale = -lr * 0.2 * math.sqrt(max(shape))
-        updates = [u.to(p.dtype).view_as(p) for u, p in zip(update_NRC.unbind(), parameters, strict=True)]
-        torch._foreach_mul_([*parameters], 1 - lr * weight_decay)
-        torch._foreach_add_([*parameters], updates, alpha=scale)
+        update_NRC = orthogonal(torch.stack([g.reshape(shape) for g in ahead])).to(parameters[0].dtype)
+        update_NRC = update_NRC * (-0.2 * math.sqrt(max(shape)) * lr)
+        updates = [u.view_as(p) for u, p in zip(update_NRC.unbind(), parameters, strict=True)]
+        torch._foreach_mul_([*parameters], 1 - lr * weight_decay)  # type: ignore[arg-type]
+        torch._foreach_add_([*parameters], updates)
 
     def _buffer(self, p: nn.Parameter) -> Tensor:
         state = self.state[p]
@@ -118,7 +140,10 @@ def rate_at(config: OptimConfig, *, step: int, progress: float) -> float:
 def set_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # in place: a recorded step reads it there
+            else:
+                group["lr"] = rate
 
 
 @torch.no_grad()

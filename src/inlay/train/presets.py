@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig
 
@@ -68,6 +69,11 @@ def mini() -> TrainConfig:
     )
 
 
+def together() -> TrainConfig:
+    """The embedded backbone and its LIT at once: half of the clips go through the mask."""
+    return replace(mini(), masked=0.5, tau=(0.4, 4.0))
+
+
 def smoke() -> TrainConfig:
     """Seconds on a CPU: to see that everything is in place, not to learn."""
     return TrainConfig(
@@ -85,3 +91,7 @@ def smoke() -> TrainConfig:
 
 LIT_PRESETS: dict[str, Callable[[], TrainConfig]] = {"paper": paper, "plus": plus, "smoke": smoke}
 BACKBONE_PRESETS: dict[str, Callable[[], TrainConfig]] = {"mini": mini, "smoke": smoke}
+TOGETHER_PRESETS: dict[str, Callable[[], TrainConfig]] = {
+    "together": together,
+    "smoke": lambda: replace(smoke(), masked=0.5, tau=(0.4, 4.0), loss=LossConfig(latent=0.0)),
+}

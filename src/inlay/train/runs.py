@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and paths in, a trained model out: what `inlay train lit` and `inlay train backbone` call."""
+"""Names and paths in, a trained model out: what the commands of `inlay train` call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from inlay.backbones import Mini, MiniConfig, load_backbone
-from inlay.fill import Lit, LitConfig
+from inlay.fill import Lit, LitConfig, plus
 from inlay.train.cache import LatentCache
 from inlay.train.checkpoint import seed_random
 from inlay.train.config import TrainConfig
@@ -18,6 +18,7 @@ from inlay.train.loop import Outcome, fit
 from inlay.train.processes import join_processes
 from inlay.train.start import start_from
 from inlay.train.tasks import BackboneTask, LitTask, Task
+from inlay.train.together import TogetherTask
 from inlay.train.validate import ValidationSet
 
 
@@ -87,6 +88,40 @@ def train_backbone(
     if start is not None:
         start_from(module, start)
     task: Task = BackboneTask(module.to(processes.device), config, validation=validation)
+    entries = validation.entries if validation else ()
+    return fit(
+        task, clips, config, run_dir, resume=resume, validate_entries=entries, problems=problems, processes=processes,
+        stop_after=stop_after, quiet=quiet,
+    )  # fmt: skip
+
+
+def train_together(
+    config: TrainConfig,
+    run_dir: str | Path,
+    *,
+    data: str | Path,
+    shape: MiniConfig | None = None,
+    lit: LitConfig | None = None,
+    start: str | Path | None = None,
+    start_lit: str | Path | None = None,
+    validate: str | Path | None = None,
+    layout: str = "auto",
+    device: torch.device | str = "cpu",
+    workers: int = 2,
+    resume: bool = False,
+    stop_after: float = 0.0,
+    quiet: bool = False,
+) -> Outcome:
+    """Train a `mini` and its LIT at once, each from nothing or from weights."""
+    processes = join_processes(device)
+    clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
+    seed_random(config.seed)
+    validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
+    mini, fill = Mini(shape), Lit.build(lit or plus())
+    for module, weights in ((mini, start), (fill, start_lit)):
+        if weights is not None:
+            start_from(module, weights)
+    task: Task = TogetherTask(mini.to(processes.device), fill.to(processes.device), config, validation=validation)
     entries = validation.entries if validation else ()
     return fit(
         task, clips, config, run_dir, resume=resume, validate_entries=entries, problems=problems, processes=processes,

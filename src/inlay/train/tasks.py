@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch in, its loss out: what is learnt, apart from how. The loop knows tasks by these five names only."""
+"""A batch in, its loss out: what is learnt, apart from how. The loop knows tasks by these names only."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ class Task(Protocol):
         """What is trained."""
         ...
 
-    def loss(self, batch: Batch) -> StepLoss:
-        """The loss of a batch, a mean over its clips; called with gradients on."""
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """All that the loss of a batch depends on, on the device; what was drawn by chance is among it."""
+        ...
+
+    def loss(self, inputs: dict[str, Tensor]) -> StepLoss:
+        """The loss of a batch, a mean over its clips; called with gradients on. Waits for no value."""
         ...
 
     def validate(self, module: nn.Module) -> Validation | None:
@@ -74,10 +78,13 @@ class LitTask:
         self.lpips = load_perceptual(config.loss, self.device)
         self._baseline: dict[str, float] = {}
 
-    def loss(self, batch: Batch) -> StepLoss:
-        x, c = batch.pixels, self.config
-        z = self._latents(batch)
-        tau_B = draw_tau(batch.draws, c.tau).to(x.device)
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        drawn = {"x": batch.pixels, "tau_B": draw_tau(batch.draws, self.config.tau).to(self.device)}
+        return drawn if self.cache is None else {**drawn, "z": self._cached(self.cache, batch)}
+
+    def loss(self, inputs: dict[str, Tensor]) -> StepLoss:
+        x, tau_B, c = inputs["x"], inputs["tau_B"], self.config
+        z = inputs["z"] if "z" in inputs else self._latents(x)
         keep = masks(z, tau_B, criterion=c.criterion, reference=c.reference, pixels_BCTHW=x)
         with autocast(x.device, c.precision):
             z_hat = self.module(z, keep, tau_B)
@@ -86,11 +93,13 @@ class LitTask:
         return StepLoss(total=found.total, terms={**found.terms, "keep_rate": keep.float().mean()})
 
     @torch.no_grad()
-    def _latents(self, batch: Batch) -> Tensor:
+    def _latents(self, x_BCTHW: Tensor) -> Tensor:
         """In float32 whatever the precision of training: these are the cells that will be met in use."""
-        if self.cache is not None:
-            return self.cache.latents(batch, self.backbone.encode)
-        return self.backbone.encode(batch.pixels)
+        return self.backbone.encode(x_BCTHW)
+
+    @torch.no_grad()
+    def _cached(self, cache: LatentCache, batch: Batch) -> Tensor:
+        return cache.latents(batch, self.backbone.encode)
 
     @torch.no_grad()
     def validate(self, module: nn.Module) -> Validation | None:
@@ -142,11 +151,14 @@ class BackboneTask:
         self.device = next(backbone.parameters()).device
         self.lpips = load_perceptual(config.loss, self.device)
 
-    def loss(self, batch: Batch) -> StepLoss:
-        x, c = batch.pixels, self.config
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        return {"x": batch.pixels, **draw_noise(batch, self.module, self.config)}
+
+    def loss(self, inputs: dict[str, Tensor]) -> StepLoss:
+        x, c = inputs["x"], self.config
         with autocast(x.device, c.precision):
             z = self.module.encode(x)
-            x_hat = self.module.decode(z + noise_like(z, batch.draws, c.latent_noise) if c.latent_noise else z)
+            x_hat = self.module.decode(z + inputs["noise"].to(z.dtype) if "noise" in inputs else z)
             found = weigh(c.loss, Pair(x=x, x_hat=x_hat, z=z), lpips=self.lpips)
         return StepLoss(total=found.total, terms={**found.terms, "latent_std": z.detach().float().std()})
 
@@ -207,13 +219,15 @@ def middle(tau: tuple[float, float]) -> float:
     return (tau[0] * tau[1]) ** 0.5 if tau[0] > 0 else tau[1] / 2
 
 
-def noise_like(z_BCTHW: Tensor, draws: Sequence[Draw], scale: float) -> Tensor:
-    """Gaussian noise that belongs to the draw: the same in every process layout and after every resume."""
-    noise = []
-    for draw in draws:
-        g = torch.Generator(device=z_BCTHW.device).manual_seed(draw.seed)
-        noise.append(torch.randn(z_BCTHW.shape[1:], generator=g, device=z_BCTHW.device))
-    return torch.stack(noise).to(z_BCTHW.dtype) * scale
+def draw_noise(batch: Batch, backbone: Backbone, config: TrainConfig) -> dict[str, Tensor]:
+    """Noise for latents that belongs to the draw: the same in every process layout and after every resume."""
+    if not config.latent_noise:
+        return {}
+    spec, device, size = backbone.spec, batch.pixels.device, config.clips.size // backbone.spec.space_stride
+    shape = (spec.channels, spec.slots(config.clips.frames), size, size)
+    seeds = [torch.Generator(device=device).manual_seed(draw.seed) for draw in batch.draws]
+    noise = torch.stack([torch.randn(shape, generator=g, device=device) for g in seeds])
+    return {"noise": noise * config.latent_noise}
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig,
 if TYPE_CHECKING:
     from inlay.train.loop import Outcome
 
-app = typer.Typer(help="Train a LIT, or the embedded backbone.", no_args_is_help=True)
+app = typer.Typer(help="Train a LIT, the embedded backbone, or both at once.", no_args_is_help=True)
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A folder of videos, or a text file that lists some.")]
 Run = Annotated[str, typer.Option("--run", metavar="DIR", help="The run's folder: log, checkpoints, weights.")]
@@ -33,6 +33,9 @@ Workers = Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Thr
 Init = Annotated[
     str | None,
     typer.Option("--from", metavar="FILE", help="Begin from these weights; a network with fewer blocks may grow."),
+]
+InitLit = Annotated[
+    str | None, typer.Option("--from-lit", metavar="FILE", help="Begin the LIT from these weights (shape: plus).")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")]
 StopAfter = Annotated[
@@ -154,6 +157,48 @@ def backbone(
         config, run, data=data, shape=tiny() if preset == "smoke" else MiniConfig(), validate=validate, layout=layout,
         start=init, device=pick_device(device), workers=workers, resume=resume, stop_after=stop_after,
         quiet=quiet or json,
+    )  # fmt: skip
+    show(outcome, Screen(json=json, quiet=quiet), run)
+
+
+@app.command("together")
+@with_config_flags
+def together(
+    data: Data,
+    run: Run,
+    preset: Preset = "together",
+    validate: Held = None,
+    layout: Layout = "auto",
+    init: Init = None,
+    init_lit: InitLit = None,
+    device: options.Device = "auto",
+    workers: Workers = 2,
+    resume: Resume = False,
+    stop_after: StopAfter = 0.0,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    **settings: Any,
+) -> None:
+    """Train the embedded backbone and its LIT at once, so that latents change most where the picture does.
+
+    Presets: together (the one that ships), smoke (seconds, to see that everything is in place).
+    """
+    from inlay.train.presets import TOGETHER_PRESETS
+
+    config = pick("preset", preset, TOGETHER_PRESETS)().with_options(**settings)
+    check_paths(data, validate, run, resume=resume)
+
+    from inlay.backbones import MiniConfig, tiny
+    from inlay.fill.lit import LitConfig, plus
+    from inlay.tokenizer import pick_device
+    from inlay.train.runs import train_together
+
+    small = preset == "smoke"
+    outcome = train_together(
+        config, run, data=data, shape=tiny() if small else MiniConfig(),
+        lit=LitConfig(width=64, heads=2, blocks=2) if small else plus(), start=init, start_lit=init_lit,
+        validate=validate, layout=layout, device=pick_device(device), workers=workers, resume=resume,
+        stop_after=stop_after, quiet=quiet or json,
     )  # fmt: skip
     show(outcome, Screen(json=json, quiet=quiet), run)
 
