@@ -37,32 +37,30 @@ MOTIONS = {  # name -> (what moves, how)
 }
 SUBJECTS = ("animal", "moving-camera", "nature", "robot", "sports", "static-camera", "talking")
 PIXELS_A_FRAME = (0.4, 1.6)  # of a clip 64 pixels wide: from barely a cell to three cells in 17 frames
+FOLDS = 4  # one of them serves testing, the others training
 NOISE = 1.0  # standard deviation in 8-bit levels: a still camera is never quite still
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clip:
-    """A short video, its class, and whether it may be learnt from."""
+    """A short video, its class, what it was made from, and the fold that all clips made from that are in."""
 
     video: Video
     label: int
-    train: bool
+    source: int
+    fold: int
 
 
 def motion_clips(photos: list[Tensor], *, count: int, frames: int, side: int, seed: int = 0) -> Iterator[Clip]:
-    """`count` clips, classes in turn; three photographs in four serve training, and no test clip shows one of these."""
+    """`count` clips, classes in turn. The photographs are dealt to the folds, so no two folds show the same one."""
     rng = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(photos), generator=rng).tolist()
-    cut = len(photos) * 3 // 4
-    halves = {True: order[:cut], False: order[cut:]}
     for i in range(count):
-        train = i // len(MOTIONS) % 4 != 3
-        ground, figure = (
-            photos[halves[train][int(torch.randint(len(halves[train]), (1,), generator=rng))]] for _ in "12"
-        )
-        name = list(MOTIONS)[i % len(MOTIONS)]
-        video = move(ground, figure, name, frames=frames, side=side, rng=rng)
-        yield Clip(video=video, label=i % len(MOTIONS), train=train)
+        fold, label = i // len(MOTIONS) % FOLDS, i % len(MOTIONS)
+        own = order[fold::FOLDS]
+        ground, figure = (photos[own[int(torch.randint(len(own), (1,), generator=rng))]] for _ in "12")
+        video = move(ground, figure, list(MOTIONS)[label], frames=frames, side=side, rng=rng)
+        yield Clip(video=video, label=label, source=i, fold=fold)
 
 
 def move(ground_HWC: Tensor, figure_HWC: Tensor, motion: str, *, frames: int, side: int, rng: torch.Generator) -> Video:
@@ -120,21 +118,21 @@ def paste(ground_TCHW: Tensor, figure_TCHW: Tensor, centre_T2: Tensor, radius: f
 
 
 def subject_clips(data: Path, *, frames: int, side: int, windows: int = 3) -> Iterator[Clip]:
-    """Windows of the training videos with their category; every fourth video of a category serves testing."""
+    """Windows of the training videos with their category; the videos of a category are dealt to the folds in turn."""
     from inlay.video import open_video
 
     with (data / "manifest.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["file"].startswith("train/")]
     seen = dict.fromkeys(SUBJECTS, 0)
-    for row in rows:
+    for source, row in enumerate(rows):
         if row["category"] not in SUBJECTS or int(row["frames"]) < frames:
             continue
+        fold, label = seen[row["category"]] % FOLDS, SUBJECTS.index(row["category"])
         seen[row["category"]] += 1
-        train = seen[row["category"]] % 4 != 0
         with open_video(data / row["file"]) as reader:
-            pieces = [piece for piece, _ in zip(reader.chunks(frames), range(windows if train else 1), strict=False)]
+            pieces = [piece for piece, _ in zip(reader.chunks(frames), range(windows), strict=False)]
         for piece in (p for p in pieces if len(p) == frames):
-            yield Clip(video=shrink(piece, side), label=SUBJECTS.index(row["category"]), train=train)
+            yield Clip(video=shrink(piece, side), label=label, source=source, fold=fold)
 
 
 def shrink(video: Video, side: int) -> Video:

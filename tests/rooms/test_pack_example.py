@@ -7,6 +7,8 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from inlay.pack import pack
+from inlay.types import Recipe, Tokens, VideoInfo
+
+MODULES = ("clips", "data", "model", "prepare", "train", "speed", "sweep")
 FOLDER = Path(__file__).parents[2] / "examples" / "sparse_classifier"
 
 
@@ -21,10 +27,10 @@ FOLDER = Path(__file__).parents[2] / "examples" / "sparse_classifier"
 def example() -> Iterator[dict[str, ModuleType]]:
     sys.path.insert(0, str(FOLDER))
     try:
-        yield {name: importlib.import_module(name) for name in ("clips", "model", "prepare", "train")}
+        yield {name: importlib.import_module(name) for name in MODULES}
     finally:
         sys.path.remove(str(FOLDER))
-        for name in ("clips", "model", "prepare", "train"):
+        for name in MODULES:
             sys.modules.pop(name, None)
 
 
@@ -41,25 +47,78 @@ def test_the_example_runs_and_leaves_a_record(example: dict[str, Any], latents: 
     small = ["--epochs", "2", "--width", "24", "--depth", "1", "--seeds", "2", "--out", str(out)]
     rows = example["train"].main([str(latents), *small])
     told = json.loads(out.read_text())
-    assert told["clips"] == {"train": 52, "test": 13} and len(told["classes"]) == 13
-    assert [row["reading"] for row in rows] == list(example["train"].READINGS)
+    assert sum(told["clips"].values()) == sum(told["classes"].values()) == 65 and len(told["classes"]) == 13
+    assert [row["reading"] for row in rows] == list(example["data"].READINGS)
     by_name = {row["reading"]: row for row in told["rows"]}
     assert by_name["dense"]["tokens_per_clip"] == by_name["hold"]["tokens_per_clip"] == told["cells_per_clip"] == 32
     assert by_name["sparse"]["tokens_per_clip"] == by_name["random"]["tokens_per_clip"] < 32
+    assert all(0 <= hit <= 1 for row in told["rows"] for hit in row["accuracies"] + row["class_accuracies"])
     assert all(len(row["accuracies"]) == 2 and row["clips_per_second"] > 0 for row in told["rows"])
 
 
 def test_some_classes_can_be_chosen(example: dict[str, Any], latents: Path) -> None:
-    data = example["train"].Data.load(latents, only=["still", "object up"])
+    data = example["data"].Data.load(latents, only=["still", "object up"])
     assert data.classes == ("still", "object up")
     assert data.labels_B.tolist() == [0, 1] * 5
 
 
+def test_every_clip_is_tested_once_in_four_folds(example: dict[str, Any], latents: Path) -> None:
+    folds = [example["data"].Data.load(latents, fold=fold) for fold in range(4)]
+    assert sorted(i for data in folds for i in data.test.tolist()) == list(range(65))
+    for data in folds:
+        assert not set(data.test.tolist()) & set(data.train.tolist())
+
+
+def test_packing_on_the_device_is_what_pack_does(example: dict[str, Any], latents: Path) -> None:
+    data = example["data"].Data.load(latents)
+    z, keep = data.z_BCTHW[:3], data.keep_BTHW[:3]
+    info = VideoInfo(width=32, height=32, fps=Fraction(24), frames=5)
+    recipe = Recipe(backbone="-", weight_hash="-", tau=0)
+    clips = [
+        Tokens(values=z_CTHW.movedim(0, -1)[k], mask=k, info=info, recipe=recipe)
+        for z_CTHW, k in zip(z, keep, strict=True)
+    ]
+    made, wanted = example["data"].pack_kept(z, keep), pack(clips)
+    for name in ("values", "positions", "run_lengths", "cu_seqlens", "grids"):
+        assert torch.equal(getattr(made, name), getattr(wanted, name)), name
+
+
+def test_cells_drawn_by_lot_are_as_many(example: dict[str, Any], latents: Path) -> None:
+    keep = example["data"].Data.load(latents).keep_BTHW
+    drawn = example["data"].lot(keep, torch.Generator().manual_seed(0))
+    assert torch.equal(drawn.flatten(1).sum(1), keep.flatten(1).sum(1)) and not torch.equal(drawn, keep)
+
+
+def test_windows_of_one_video_are_judged_together(example: dict[str, Any], latents: Path) -> None:
+    """Two windows of a video, one seen wrongly with little doubt: the surer one decides."""
+    data = example["data"].Data.load(latents, only=["still", "pan left"])
+    rows = data.test[:1].repeat(2)
+    sure = iter([torch.tensor([[4.0, 0.0], [0.0, 1.0]])])
+    twice = replace(data, test=rows, labels_B=torch.zeros_like(data.labels_B))
+    found = example["train"].test(twice, "dense", lambda batch: next(sure), 8, torch.Generator())
+    assert found == {"accuracy": 1.0, "class_accuracy": 1.0}
+
+
+@pytest.mark.slow
+def test_the_sweep_joins_seeds_and_survives_a_failure(
+    example: dict[str, Any], latents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.npz"
+    broken.write_bytes(b"no latents")
+    out = tmp_path / "out"
+    small = ["--seeds", "1", "--epochs", "1", "--speed-steps", "1", "--processes", "3"]
+    written = example["sweep"].main([str(latents), str(broken), "--out", str(out), *small])
+    assert [path.name for path in written] == ["sparse_classifier_motion.json", "sparse_classifier_object.json"]
+    told = json.loads(written[0].read_text())
+    assert told["seeds"] == [0] and len(told["rows"]) == 5 and len(told["speed"]["rows"]) == 3
+    assert "broken, seed 0: failed (1)" in capsys.readouterr().out
+
+
 def test_the_model_can_learn(example: dict[str, Any], latents: Path) -> None:
     """Two clips by heart: still and moving."""
-    train, model = example["train"], example["model"]
-    data = train.Data.load(latents, only=["still", "pan left"])
-    batch = data.read([0, 1], "sparse", torch.Generator())
+    model = example["model"]
+    data = example["data"].Data.load(latents, only=["still", "pan left"])
+    batch = data.read(torch.tensor([0, 1]), "sparse", torch.Generator())
     net = model.Classifier(model.ModelConfig(channels=16, classes=2, width=24, depth=1))
     optimiser = torch.optim.AdamW(net.parameters(), lr=1e-2)
     for _ in range(40):
@@ -72,11 +131,11 @@ def test_the_model_can_learn(example: dict[str, Any], latents: Path) -> None:
 
 @pytest.mark.parametrize("reading", ["dense", "sparse"])
 def test_a_clip_scores_the_same_alone_and_in_a_batch(example: dict[str, Any], latents: Path, reading: str) -> None:
-    train, model = example["train"], example["model"]
-    data = train.Data.load(latents)
+    model = example["model"]
+    data = example["data"].Data.load(latents)
     net = model.Classifier(model.ModelConfig(channels=16, classes=13, width=24, depth=2))
-    together = net(data.read([0, 1, 2, 3], reading, torch.Generator()))
-    alone = torch.cat([net(data.read([i], reading, torch.Generator())) for i in range(4)])
+    together = net(data.read(torch.arange(4), reading, torch.Generator()))
+    alone = torch.cat([net(data.read(torch.tensor([i]), reading, torch.Generator())) for i in range(4)])
     assert torch.allclose(together, alone, atol=1e-5)
 
 
@@ -100,5 +159,8 @@ def test_motions_are_what_their_names_say(example: dict[str, Any]) -> None:
 def test_the_example_needs_neither_pyav_nor_pillow_to_train() -> None:
     import subprocess
 
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import train; sys.exit(bool({'av', 'PIL'} & set(sys.modules)))"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import train, speed, sweep; "
+        "sys.exit(bool({'av', 'PIL'} & set(sys.modules)))"
+    )
     subprocess.run([sys.executable, "-c", code, str(FOLDER)], check=True)

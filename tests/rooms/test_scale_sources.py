@@ -106,6 +106,14 @@ def test_the_videos_of_a_tar_with_their_captions(tmp_path: Path) -> None:
             assert found.media.read() == data
 
 
+def test_captions_of_a_plain_tar_are_found_wherever_they_lie(tmp_path: Path) -> None:
+    files = {"b.json": b'{"caption": "second"}', "a.mp4": b"A", "b.mp4": b"B", "c.mp4": b"C", "a.txt": b"first"}
+    items = find_sources(str(make_tar(tmp_path / "x.tar", files)))
+    assert [(i.name, i.caption) for i in items] == [
+        ("x.tar!a.mp4", "first"), ("x.tar!b.mp4", "second"), ("x.tar!c.mp4", None)
+    ]  # fmt: skip
+
+
 def test_a_tar_with_damage_says_so_and_keeps_what_comes_before(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", {"a.mp4": b"A", "b.mp4": b"B" * 600, "c.mp4": b"C"})
     data = bytearray(path.read_bytes())

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,9 @@ from torch import Tensor
 
 from inlay.backbones import load_backbone
 from inlay.masking import Profile
-from inlay.scale.together import Together, joined, split
+from inlay.scale.config import TokenizeConfig
+from inlay.scale.encode import Pass
+from inlay.scale.together import Room, Together, joined, split
 from inlay.stream import StreamConfig, StreamEncoder
 from inlay.tokenizer import Tokenizer
 from inlay.types import Tokens, Video
@@ -102,6 +107,114 @@ def test_an_error_reaches_the_video_that_made_it(tokenizer: Tokenizer) -> None:
     assert Together(tokenizer, 3).run([sound, broken, sound]) == ["(1, 16, 2, 4, 4)", "ShapeError", "(1, 16, 2, 4, 4)"]
 
 
+def encode_alone_and_together(
+    tokenizer: Tokenizer, reference: Tokenizer, room: Room, count: int
+) -> tuple[list[Tokens], list[Tokens]]:
+    """As `inlay tokenize` does it: the same videos one by one with `reference`, then as a batch with `tokenizer`."""
+    config = TokenizeConfig(backbone="mini-untrained", tau=0.1, chunk_frames=9, cuts=False)
+    videos = [moving_square(17, 32, 32, seed=s) for s in range(count)]
+    alone = [Tokens.join(list(Pass(reference, config).chunks([video]))) for video in videos]
+    jobs = [lambda own, v=v: Tokens.join(list(Pass(own, config).chunks([v]))) for v in videos]
+    return alone, Together(tokenizer, count, room).run(jobs)
+
+
+def same_decisions(a: Tokens, b: Tokens) -> None:
+    """Cells within a rounding of tau may fall on either side of it; what both keep is the same."""
+    assert (a.mask != b.mask).float().mean() < 0.01
+    both = a.mask & b.mask
+    torch.testing.assert_close(a.values[both[a.mask]], b.values[both[b.mask]], atol=2e-3, rtol=2e-3)
+
+
+def too_large(tokenizer: Tokenizer, most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A network that cannot take more than so many videos; the sizes it was asked for."""
+    asked: list[int] = []
+
+    def limited(name: str) -> Callable[..., Any]:
+        real = getattr(tokenizer.backbone, name)
+
+        def call(x_BCTHW: Tensor, *state: Any) -> Any:
+            asked.append(len(x_BCTHW))
+            if len(x_BCTHW) > most:
+                if x_BCTHW.is_cuda:
+                    torch.empty(1 << 44, device="cuda")  # raises as a batch that does not fit
+                raise torch.OutOfMemoryError("no memory for this batch")
+            return real(x_BCTHW, *state)
+
+        return call
+
+    for name in ("encode", "encode_next"):
+        monkeypatch.setattr(tokenizer.backbone, name, limited(name))
+    return asked
+
+
+def test_a_batch_that_does_not_fit_is_halved(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Tokenizer(tokenizer.backbone.net, profile=tokenizer.profile)  # type: ignore[attr-defined]
+    asked = too_large(tokenizer, 2, monkeypatch)
+    room: Room = {}
+    for a, b in zip(*encode_alone_and_together(tokenizer, plain, room, 5), strict=True):
+        same_decisions(a, b)
+    assert asked[:5] == [5, 3, 2, 2, 1]
+    assert asked.count(5) == asked.count(3) == len(room)  # each kind of call fails once at each size, and never again
+    assert set(room.values()) == {2}
+
+
+def test_a_video_that_does_not_fit_even_alone_does_not_stop_the_others(tokenizer: Tokenizer) -> None:
+    def call(own: Tokenizer) -> str:
+        try:
+            own.backbone.encode(torch.zeros(1, 3, 5, 32, 32))
+            return "encoded"
+        except torch.OutOfMemoryError:
+            return "too large"
+
+    tokenizer.backbone.encode = lambda x: (_ for _ in ()).throw(torch.OutOfMemoryError("full"))  # type: ignore
+    assert Together(tokenizer, 3).run([call] * 3) == ["too large"] * 3
+
+
+def test_one_that_fails_in_a_batch_fails_alone(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tokenizer.backbone.encode
+
+    def fragile(x_BCTHW: Tensor) -> Tensor:
+        if x_BCTHW.max() > 0.5:
+            raise RuntimeError("cannot be encoded")
+        return real(x_BCTHW)
+
+    def call(own: Tokenizer, level: float) -> str:
+        try:
+            own.backbone.encode(torch.full((1, 3, 5, 32, 32), level))
+            return "encoded"
+        except RuntimeError as error:
+            return str(error)
+
+    monkeypatch.setattr(tokenizer.backbone, "encode", fragile)
+    jobs = [partial(call, level=level) for level in (0.0, 0.9, 0.1)]
+    assert Together(tokenizer, 3).run(jobs) == ["encoded", "cannot be encoded", "encoded"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("most", [8, 2])
+def test_a_batch_on_a_gpu_decides_as_the_cpu_does(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for all, and with memory for two only."""
+    config = TokenizeConfig(backbone="mini-untrained", tau=0.1)
+    on_gpu, on_cpu = config.load("cuda"), config.load("cpu")
+    asked = too_large(on_gpu, most, monkeypatch)
+    with exact_float32():
+        alone, together = encode_alone_and_together(on_gpu, on_cpu, {}, 5)
+    for a, b in zip(alone, together, strict=True):
+        same_decisions(a, b)
+    assert max(n for n in asked if n <= most) == min(most, 5)
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Without the ten bits that matrix units of a GPU round to."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
 def test_states_join_and_split() -> None:
     states = [[torch.full((2, 3), float(i)), [torch.full((1,), float(i))]] for i in range(3)]
     for before, after in zip(states, split(joined(states), 3), strict=True):
@@ -109,7 +222,6 @@ def test_states_join_and_split() -> None:
 
 
 def test_a_batch_of_files_is_the_same_every_time(tmp_path: Path) -> None:
-    from inlay.scale.config import TokenizeConfig
     from inlay.scale.plan import Shard
     from inlay.scale.sources import find_sources
     from inlay.scale.worker import Task, Worker

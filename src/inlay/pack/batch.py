@@ -80,6 +80,11 @@ class Packed:
         return int(self.lengths.max())
 
     @cached_property
+    def min_seqlen(self) -> int:
+        """Cells of the shortest clip; asked once as well."""
+        return int(self.lengths.min())
+
+    @cached_property
     def clip_ids(self) -> Tensor:
         """[N] int64: the clip each cell belongs to."""
         return torch.repeat_interleave(self.lengths.long(), output_size=len(self.values))
@@ -101,7 +106,7 @@ class Packed:
         """A jagged nested tensor [B, *, D] of the values, or of anything with a row for each cell; no copy."""
         x_ND = self.values if x_ND is None else x_ND
         return torch.nested.nested_tensor_from_jagged(
-            x_ND, self.cu_seqlens.long(), min_seqlen=int(self.lengths.min()), max_seqlen=self.max_seqlen
+            x_ND, self.cu_seqlens.long(), min_seqlen=self.min_seqlen, max_seqlen=self.max_seqlen
         )
 
     def padded(self, x_ND: Tensor | None = None) -> tuple[Tensor, Tensor]:

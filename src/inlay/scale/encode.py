@@ -60,11 +60,16 @@ def encode_feed(index: int, feed: Feed, tokenizer: Tokenizer, config: TokenizeCo
             if isinstance(cause, OSError):
                 check_scratch(cause)
         if isinstance(error, InlayError):
-            return Refused(index=index, reason=str(error))
+            return Refused(index=index, reason=_without_name(str(error), feed.item.address))
         text = (str(error).strip().splitlines() or ["no message"])[0]
         return Refused(index=index, reason=f"unexpected {type(error).__name__}: {text}")
     finally:
         feed.stop()
+
+
+def _without_name(reason: str, address: str) -> str:
+    """The list names the source beside the reason; what was copied has no name of its own."""
+    return reason.removeprefix(f"{address}: ").removeprefix("None: ")
 
 
 def _encode(index: int, feed: Feed, tokenizer: Tokenizer, config: TokenizeConfig, file: IO[bytes]) -> Encoded:

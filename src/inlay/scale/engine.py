@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from inlay.errors import ConfigError, UsageError
 from inlay.scale.plan import Shard
 from inlay.scale.worker import Task, Told
-
-STOP_GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,12 @@ class RunConfig:
 class Engine(Protocol):
     def __call__(self, task: Task, shards: list[Shard], run: RunConfig, told: Told) -> None:
         """Have workers make all shards; raises when one says that none can be made."""
+        ...
+
+
+class Ahead(Protocol):
+    def __call__(self, run: RunConfig, device: str, threads: int) -> AbstractContextManager[Callable[[], None]]:
+        """Begin what takes long before there is a plan, and end it at the end; gives what waits until it is there."""
         ...
 
 

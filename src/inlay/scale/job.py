@@ -11,12 +11,13 @@ from typing import Any
 
 from inlay.errors import UsageError, VideoError, pick, require
 from inlay.scale.config import CPU_BATCH, GPU_BATCH, TokenizeConfig
-from inlay.scale.engine import Engine, RunConfig, threads_for, worker_count
+from inlay.scale.engine import Ahead, Engine, RunConfig, threads_for, worker_count
 from inlay.scale.finish import finish
 from inlay.scale.layout import PARQUET, PLAN, QUARANTINE, DatasetRecord
-from inlay.scale.local import run_local, warm_up
+from inlay.scale.local import local_ahead, run_local
 from inlay.scale.on_ray import run_ray
 from inlay.scale.plan import Plan, Shard, check_same, load_facts
+from inlay.scale.ray_start import ray_ahead
 from inlay.scale.report import Outcome, write_report
 from inlay.scale.sources import SourceItem, find_sources
 from inlay.scale.store import LOCK, Store, is_address, open_store
@@ -24,6 +25,7 @@ from inlay.scale.worker import ShardRecord, Task
 from inlay.tokenizer import Tokenizer, pick_device
 
 ENGINES: dict[str, Engine] = {"local": run_local, "ray": run_ray}
+AHEAD: dict[str, Ahead] = {"local": local_ahead, "ray": ray_ahead}  # what can begin before there is a plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,30 +59,29 @@ def tokenize(
     store = open_store(out)
     if store.has_files() and store.size(PLAN) is None and store.size(LOCK) is None:
         raise UsageError(f"{out} is not empty, and holds no tokenised data set; give a folder of its own")
-    if engine is run_local:
-        device = device_kind(config, run)
-        warm_up(device, threads_for(worker_count(run, device)))
-    items = tuple(find_sources(source, path_column=path_column, caption_column=caption_column))
-    tokenizer = config.load("cpu")  # so that wrong names, weights and settings show here and not in every worker
-    recipe = recipe_of(config, tokenizer)
-    store.prepare()
-    with store.locked():
-        store.clear()
-        plan = agreed_plan(store, config, run, tokenizer, items)
-        shards = plan.shards()
-        progress = work(plan, shards, store, run, engine, watch)
-        dataset, counts = finish(store, plan, shards, recipe)
-        outcome = Outcome(
-            source=source,
-            out=out,
-            engine=run.engine,
-            dataset=dataset,
-            repeated=counts["repeated"],
-            damaged=counts["damaged"],
-            videos_before=progress.before,
-            seconds=time.perf_counter() - start,
-        )
-        write_report(store, outcome)
+    device = device_kind(config, run)
+    with AHEAD[run.engine](run, device, threads_for(worker_count(run, device))) as ready:
+        items = tuple(find_sources(source, path_column=path_column, caption_column=caption_column))
+        tokenizer = config.load("cpu")  # so that wrong names, weights and settings show here and not in every worker
+        recipe = recipe_of(config, tokenizer)
+        store.prepare()
+        with store.locked():
+            store.clear()
+            plan = agreed_plan(store, config, run, tokenizer, items)
+            shards = plan.shards()
+            progress = work(plan, shards, store, run, engine, ready, watch)
+            dataset, counts = finish(store, plan, shards, recipe)
+            outcome = Outcome(
+                source=source,
+                out=out,
+                engine=run.engine,
+                dataset=dataset,
+                repeated=counts["repeated"],
+                damaged=counts["damaged"],
+                videos_before=progress.before,
+                seconds=time.perf_counter() - start,
+            )
+            write_report(store, outcome)
     check_result(dataset, store)
     return outcome
 
@@ -138,7 +139,15 @@ def device_kind(config: TokenizeConfig, run: RunConfig) -> str:
     return pick_device(config.device).type
 
 
-def work(plan: Plan, shards: list[Shard], store: Store, run: RunConfig, engine: Engine, watch: Watcher) -> Progress:
+def work(
+    plan: Plan,
+    shards: list[Shard],
+    store: Store,
+    run: RunConfig,
+    engine: Engine,
+    ready: Callable[[], None],
+    watch: Watcher,
+) -> Progress:
     """Have the shards made that are not there yet."""
     done = refused = 0
     todo: list[Shard] = []
@@ -165,6 +174,7 @@ def work(plan: Plan, shards: list[Shard], store: Store, run: RunConfig, engine: 
             batch=plan.batch,
             run=uuid.uuid4().hex,
         )
+        ready()
         engine(task, todo, run, told)
     return progress
 

@@ -8,7 +8,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +28,15 @@ class Member:
     offset: int  # of its bytes in the tar
     size_bytes: int
     caption: str | None = None
+
+
+@dataclass(kw_only=True)
+class Group:
+    """Videos of one key, and their caption."""
+
+    key: str
+    caption: str | None = None
+    videos: list[Member] = field(default_factory=list)
 
 
 def braces(pattern: str) -> list[str]:
@@ -60,21 +69,23 @@ def members(address: str, suffixes: tuple[str, ...]) -> Iterator[Member]:
     """The videos of a tar in their order; a caption is the text, or in the JSON, of the same key."""
     if not address.partition("::")[0].lower().endswith(".tar"):
         raise VideoError("a compressed tar cannot be read at a place in it; unpack or recompress it as .tar")
-    held: list[Member] = []  # of one key: the caption may come after the video
-    key, caption, damage = "", None, None
+    groups: list[Group] = []  # neighbours of one key, as WebDataset packs them
+    damage = None
     try:
         with open_bytes(address) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for info in _files(tar):
-                if key_of(info.name) != key:
-                    yield from (replace(member, caption=caption) for member in held)
-                    key, caption, held = key_of(info.name), None, []
+                if not groups or key_of(info.name) != groups[-1].key:
+                    groups.append(Group(key=key_of(info.name)))
                 if info.name.lower().endswith(suffixes):
-                    held.append(Member(name=info.name, offset=info.offset_data, size_bytes=info.size))
-                elif caption is None:
-                    caption = _caption(tar, info)
+                    groups[-1].videos.append(Member(name=info.name, offset=info.offset_data, size_bytes=info.size))
+                elif groups[-1].caption is None:
+                    groups[-1].caption = _caption(tar, info)
     except (tarfile.TarError, OSError, EOFError) as error:
         damage = VideoError(f"the tar is damaged or cut short ({error}); what lies before the damage is used")
-    yield from (replace(member, caption=caption) for member in held)
+    elsewhere = {group.key: group.caption for group in reversed(groups) if group.caption is not None}
+    for group in groups:  # a plain tar of a folder has its files in any order
+        caption = group.caption if group.caption is not None else elsewhere.get(group.key)
+        yield from (replace(member, caption=caption) for member in group.videos)
     if damage is not None:
         raise damage
 

@@ -19,6 +19,7 @@ from inlay.backbones import Backbone, BackboneSpec
 from inlay.tokenizer import Tokenizer
 
 R = TypeVar("R")
+Room = dict[tuple[Any, ...], int]  # kind of call -> how many fit into memory together, where not all did
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,8 +40,9 @@ class Call:
 class Together:
     """The table at which `seats` videos sit."""
 
-    def __init__(self, tokenizer: Tokenizer, seats: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, seats: int, room: Room | None = None) -> None:
         self.tokenizer, self.backbone = tokenizer, tokenizer.backbone
+        self.room: Room = {} if room is None else room
         self._turn = threading.Condition()
         self._calls: dict[int, Call] = {}
         self._seated = set(range(seats))
@@ -86,7 +88,7 @@ class Together:
         for call in calls:
             groups.setdefault(call.kind, []).append(call)
         for group in groups.values():
-            answer(self.backbone, group)
+            answer(self.backbone, group, self.room)
         with self._turn:
             self._turn.notify_all()
         return True
@@ -118,20 +120,34 @@ class Seat:
 
 
 @torch.inference_mode()
-def answer(backbone: Backbone, calls: list[Call]) -> None:
-    """Run calls of one shape as one; each by itself if they do not fit into memory together, or carry a state that
-    cannot be laid side by side."""
-    if len(calls) > 1 and (calls[0].state is None or shape_of(calls[0].state) is not None):
-        try:
-            _answer_all(backbone, calls)
-            return
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-    for call in calls:
-        try:
-            _answer_all(backbone, [call])
-        except Exception as error:
-            call.error = error
+def answer(backbone: Backbone, calls: list[Call], room: Room) -> None:
+    """Run calls of one shape as one. Where they do not fit into memory together, half of them at a time, now and from
+    now on; where one of them fails, or carries a state that cannot be laid beside others, each by itself."""
+    kind, state = calls[0].kind, calls[0].state
+    most = 1 if state is not None and shape_of(state) is None else room.get(kind, len(calls))
+    while calls:
+        part, rest = calls[:most], calls[most:]
+        error = _attempt(backbone, part)
+        if error is None:
+            calls = rest
+        elif len(part) == 1:
+            part[0].error, calls = error, rest
+        elif isinstance(error, torch.OutOfMemoryError):
+            most = room[kind] = (len(part) + 1) // 2
+        else:
+            most = 1
+
+
+def _attempt(backbone: Backbone, calls: list[Call]) -> Exception | None:
+    """What went wrong, without the frames it happened in: they hold the memory that a smaller batch needs."""
+    try:
+        _answer_all(backbone, calls)
+        return None
+    except Exception as error:
+        found = error.with_traceback(None)
+    if isinstance(found, torch.OutOfMemoryError) and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return found
 
 
 def _answer_all(backbone: Any, calls: list[Call]) -> None:

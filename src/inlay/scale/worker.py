@@ -20,7 +20,7 @@ from inlay.scale.layout import LatentMoments, VideoRecord, dump, known, shard_na
 from inlay.scale.plan import Shard
 from inlay.scale.shards import WRITERS
 from inlay.scale.store import Store, open_store
-from inlay.scale.together import Together
+from inlay.scale.together import Room, Together
 from inlay.tokenizer import Tokenizer
 
 BATCH_PIXELS = 512 * 512  # of a frame, up to which a whole batch of them is encoded together
@@ -80,6 +80,7 @@ class Worker:
         torch.set_num_threads(task.threads)
         self.task, self.config, self.store = task, task.config, open_store(task.out)
         self.tokenizer: Tokenizer = task.config.load(task.device)
+        self.room: Room = {}
 
     def run(self, shard: Shard, told: Told = lambda done, refused: None) -> ShardRecord:
         """Make the shard, or find that it is there already."""
@@ -150,7 +151,7 @@ class Worker:
 
     def _encode_group(self, shard: Shard, feeds: dict[int, Feed]) -> list[Encoded | Refused]:
         jobs = [partial(_tried, shard.first + place, feed, config=self.config) for place, feed in feeds.items()]
-        done = [jobs[0](self.tokenizer)] if len(jobs) == 1 else Together(self.tokenizer, len(jobs)).run(jobs)
+        done = [jobs[0](self.tokenizer)] if len(jobs) == 1 else Together(self.tokenizer, len(jobs), self.room).run(jobs)
         for result in done:
             if isinstance(result, BaseException):
                 raise result

@@ -26,18 +26,32 @@ Source = Annotated[
 Out = Annotated[str, typer.Argument(metavar="OUT", help="A folder of its own, or an address of one.")]
 Engine = Annotated[str, typer.Option("--engine", metavar="NAME", help="Who does the work: local or ray.")]
 Workers = Annotated[
-    int, typer.Option("--workers", metavar="N", help="Processes.  [default: one for each GPU, else for each core]")
+    int,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        show_default=False,
+        help="Processes.  [default: one for each GPU, else for each core]",
+    ),
 ]
 Address = Annotated[
     str | None, typer.Option("--address", metavar="HOST:PORT", help="With ray: a cluster that runs already, or auto.")
 ]
 Format = Annotated[str, typer.Option("--format", metavar="NAME", help="Of the shards: tar or parquet.")]
 ShardVideos = Annotated[
-    int, typer.Option("--shard-videos", metavar="N", help="Videos in a shard at most.  [default: by their number]")
+    int,
+    typer.Option(
+        "--shard-videos", metavar="N", show_default=False, help="Videos in a shard at most.  [default: by their number]"
+    ),
 ]
 Batch = Annotated[
     int,
-    typer.Option("--batch", metavar="N", help="Videos of one size encoded together.  [default: 8 on a GPU, else 1]"),
+    typer.Option(
+        "--batch",
+        metavar="N",
+        show_default=False,
+        help="Videos of one size encoded together.  [default: 8 on a GPU, else 1]",
+    ),
 ]
 PathColumn = Annotated[
     str | None, typer.Option("--path-column", metavar="NAME", help="Of a table.  [default: path, video, file …]")
