@@ -44,7 +44,7 @@ class MiniConfig:
     encoder_blocks: tuple[int, int] = (2, 3)  # at H/4, at H/8
     decoder_coarse: int = 320
     decoder_fine: int = 192
-    decoder_blocks: tuple[int, int] = (5, 5)  # at H/8, at H/4
+    decoder_blocks: tuple[int, int] = (6, 5)  # at H/8, at H/4
     shift: float = 0.25  # share of a block's channels read from the slot before
 
     def __post_init__(self) -> None:
@@ -161,7 +161,7 @@ class MiniDecoder(nn.Module):
         super().__init__()
         coarse, fine = c.decoder_blocks
         self.conv_in = Conv3x3(c.channels, c.decoder_coarse)
-        self.coarse = nn.ModuleList([Block(c.decoder_coarse, shift=c.shift) for _ in range(coarse)])
+        self.coarse = nn.ModuleList([Block(c.decoder_coarse, shift=c.shift, rough=True) for _ in range(coarse)])
         self.up = nn.Conv2d(c.decoder_coarse, c.decoder_fine * FOLD**2, 1)
         self.fine = nn.ModuleList([Block(c.decoder_fine, shift=c.shift) for _ in range(fine)])
         self.norm_out = ChannelNorm(c.decoder_fine)
@@ -182,12 +182,12 @@ class MiniDecoder(nn.Module):
 class Block(nn.Module):
     """norm, (shift,) conv, SiLU, conv, added to its input; starts as the identity."""
 
-    def __init__(self, width: int, *, shift: float) -> None:
+    def __init__(self, width: int, *, shift: float, rough: bool = False) -> None:
         super().__init__()
         self.shifted = int(width * shift)
         self.norm = ChannelNorm(width)
-        self.conv1 = Conv3x3(width, width)
-        self.conv2 = Conv3x3(width, width)
+        self.conv1 = Conv3x3(width, width, rough=rough)
+        self.conv2 = Conv3x3(width, width, rough=rough)
         nn.init.zeros_(self.conv2.weight)
         nn.init.zeros_(self.conv2.bias)  # type: ignore[arg-type]
 
