@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from inlay.bench.work import path as fast_path
+from inlay.kernels.switch import at_level
 from inlay.tokenizer import Tokenizer
 from inlay.types import Tokens, Video
 from inlay.video.synthetic import demo_clip
@@ -40,12 +40,12 @@ import inlay; tokenizer_class = inlay.Tokenizer; opened = time.perf_counter()
 tokenizer = tokenizer_class.from_pretrained(device="cpu"); loaded = time.perf_counter()
 from inlay.video.synthetic import demo_clip
 clip = demo_clip(frames=33, height=256, width=256); ready = time.perf_counter()
-tokenizer.decode(tokenizer.encode(clip)); done = time.perf_counter()
+tokenizer.decode(tokenizer.encode(clip, tau=1.2)); done = time.perf_counter()
 print(opened - start, loaded - opened, done - ready)
 """
 
 
-def whole_way(tokenizer: Tokenizer, clip: Video) -> tuple[Video, Tokens, dict[str, tuple[float, float]]]:
+def whole_way(tokenizer: Tokenizer, clip: Video, tau: float) -> tuple[Video, Tokens, dict[str, tuple[float, float]]]:
     """The reconstruction, the tokens, and (wall, cpu) seconds of each stage."""
     from inlay.container.reader import open_tokens
     from inlay.container.writer import to_bytes
@@ -55,7 +55,7 @@ def whole_way(tokenizer: Tokenizer, clip: Video) -> tuple[Video, Tokens, dict[st
     def mark() -> None:
         marks.append((time.perf_counter(), time.process_time()))
 
-    tokens = tokenizer.encode(clip)
+    tokens = tokenizer.encode(clip, tau=tau)
     mark()
     tokens = open_tokens(BytesIO(to_bytes(tokens)))
     mark()
@@ -103,14 +103,14 @@ def video_decoding(clip: Video) -> dict[str, float]:
     return {"frames": len(clip), "read_s": median(spans), "frames_a_second": len(clip) / median(spans)}
 
 
-def measure(repeats: int) -> dict[str, Any]:
+def measure(repeats: int, tau: float) -> dict[str, Any]:
     clip, tokenizer = demo_clip(frames=33, height=256, width=256), Tokenizer.from_pretrained(device="cpu")
     runs: dict[str, list[dict[str, tuple[float, float]]]] = {form: [] for form in FORMS}
     quality: dict[str, float] = {}
     for turn in range(repeats + 1):
         for form, level in FORMS.items():
-            with fast_path(level):
-                video, tokens, times = whole_way(tokenizer, clip)
+            with at_level(level):
+                video, tokens, times = whole_way(tokenizer, clip, tau)
             quality[form] = psnr(video, clip)
             quality[f"{form}_tokens"] = len(tokens)
             if turn:  # the first turn warms up
@@ -131,11 +131,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tau", type=float, default=1.2)
     a = parser.parse_args()
     record = {
-        "command": f"python benchmarks/cpu_speed.py --repeats {a.repeats}", "clip": "33x256x256, float32",
+        "command": f"python benchmarks/cpu_speed.py --repeats {a.repeats} --tau {a.tau}", "clip": "33x256x256, float32",
         "cpu": platform.processor() or platform.machine(), "threads": torch.get_num_threads(),
-        "torch": torch.__version__, "load_average": os.getloadavg()[0], **measure(a.repeats),
+        "torch": torch.__version__, "load_average": os.getloadavg()[0], **measure(a.repeats, a.tau),
         "import_s": import_time(), "first": {form: first_call(level) for form, level in FORMS.items()},
         "video": video_decoding(demo_clip(frames=66, height=256, width=256)),
     }  # fmt: skip

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """PSNR of every fill at given keep rates, against full rate: 33 frames, 256x256 centre crop, interval 1.
 
-    python benchmarks/fills.py --davis DIR --bench DIR --out benchmarks/fills_cpu_DATE.json
+    python benchmarks/fills.py --davis DIR --bench DIR --out benchmarks/fills_cpu_DATE.json [--lpips]
 
-DAVIS means the val sequences that are in DIR. tau is bisected until the keep rate over the whole set is the one asked
-for, as the paper does. PSNR is the mean over clips of the mean over frames, on 8-bit pixels. Rows already in --out are
-not made again, so a run that was stopped goes on.
+DAVIS means the val sequences that are in DIR, as videos or as the arrays of studies_gpu.py. tau is bisected until the
+keep rate over the whole set is the one asked for, as the paper does. PSNR and LPIPS are means over clips of the mean
+over frames, on 8-bit pixels. Rows already in --out are not made again, so a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
+
 from inlay.fill import FILLS
 from inlay.masking import MaskConfig, keep_mask
+from inlay.measure import MeasureConfig
+from inlay.measure.recall import remember
+from inlay.study.datasets import ClipSpec, read_any
+from inlay.study.readings import read_pair
 from inlay.tokenizer import Tokenizer
-from inlay.train.validate import psnr
-from inlay.video import read_video
+from inlay.types import Video
 
 VAL = [
     "bike-packing",
@@ -63,12 +69,14 @@ POINTS = (("davis", 0.62), ("davis", 0.35), ("davis", 0.78), ("bench", 0.32))
 
 def main() -> None:
     args = parse()
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     tokenizer = Tokenizer.from_pretrained(args.weights or "mini", device=args.device)
+    metrics = ("psnr", "lpips") if args.lpips else ("psnr",)
     record = begun(args, tokenizer)
     folders = {"davis": args.davis, "bench": args.bench}
     for name in args.sets:
         clips = read_set(tokenizer, clips_of(name, folders[name])[:: args.every])
-        for row in score(tokenizer, name, clips, fills=args.fills, done=record["rows"]):
+        for row in score(tokenizer, name, clips, metrics=metrics, fills=args.fills, done=record["rows"]):
             record["rows"].append(row)
             args.out.write_text(json.dumps(record, indent=1) + "\n")
             print(row, flush=True)
@@ -83,48 +91,70 @@ def begun(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, Any]:
             raise SystemExit(f"{args.out} is of other weights or clips; give another --out")
         return found
     return {
-        "command": "python benchmarks/fills.py --davis DIR --bench DIR --out FILE",
-        "machine": f"{platform.machine()}, torch {torch.__version__}, {args.device}",
+        "command": f"python benchmarks/fills.py --davis DIR --bench DIR --out FILE{' --lpips' * args.lpips}",
+        "machine": f"{platform.machine()}, torch {torch.__version__}, {device_name(tokenizer.device)}",
         "weights": weights,
         "every": args.every,
-        "convention": "PSNR: mean over clips of mean over frames, 8-bit; 33 frames, 256x256 centre crop, interval 1",
+        "convention": "mean over clips of mean over frames, 8-bit; 33 frames, 256x256 centre crop, interval 1",
         "rows": [],
     }
 
 
 def clips_of(name: str, folder: Path) -> list[Path]:
-    paths = sorted(folder.glob("*.mp4"))
+    paths = sorted(p for p in folder.iterdir() if p.suffix in (".mp4", ".npy"))
     return [p for p in paths if name != "davis" or p.stem.split("_")[-1] in VAL]
 
 
-def read_set(tokenizer: Tokenizer, paths: list[Path]) -> list[tuple[Tensor, Tensor]]:
-    """(pixels, latents) of each clip."""
-    clips = [read_video(path, size="256x256", frames=33).pixels() for path in paths]
-    return [(x, tokenizer.latents(x.to(tokenizer.device))) for x in clips]
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def read_set(tokenizer: Tokenizer, paths: list[Path]) -> list[tuple[Video, Tensor]]:
+    """(video, latents) of each clip."""
+    clips = [read_any(path, ClipSpec()) for path in paths]
+    if tokenizer.device.type == "cuda":  # room for 1 GB of LPIPS features a clip, so that each is computed once
+        clips = [Video(frames=remember(v.frames.to(tokenizer.device))) for v in clips]
+    return [(v, tokenizer.latents(v.pixels(tokenizer.device))) for v in clips]
 
 
 @torch.inference_mode()
 def score(
-    tokenizer: Tokenizer, name: str, clips: list[tuple[Tensor, Tensor]], *, fills: list[str], done: list[dict[str, Any]]
+    tokenizer: Tokenizer,
+    name: str,
+    clips: list[tuple[Video, Tensor]],
+    *,
+    metrics: tuple[str, ...],
+    fills: list[str],
+    done: list[dict[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     """The rows of a set that are not there yet."""
     decode = tokenizer.backbone.decode
     there = {(row["set"], row["keep_rate"], row["fill"]) for row in done}
     facts = {"set": name, "clips": len(clips)}
     if (name, 1.0, "full rate") not in there:
-        yield {**facts, "keep_rate": 1.0, "fill": "full rate", "psnr": mean(clips, decode)}
+        yield {**facts, "keep_rate": 1.0, "fill": "full rate", **means(clips, decode, metrics)}
     for target in [k for n, k in POINTS if n == name]:
         tau = tau_for([z for _, z in clips], target)
         masks = [keep_mask(z, MaskConfig(tau=tau)).keep for _, z in clips]
         for fill in [f for f in fills or (*FILLS, *tokenizer.lits) if (name, target, f) not in there]:
             run = tokenizer.find_fill(fill)
             extra = (tau,) if fill in tokenizer.lits else ()
-            filled = [(x, run(z, keep, *extra)) for (x, z), keep in zip(clips, masks, strict=True)]
-            yield {**facts, "keep_rate": target, "tau": tau, "fill": fill, "psnr": mean(filled, decode)}
+            filled = [(v, run(z, keep, *extra)) for (v, z), keep in zip(clips, masks, strict=True)]
+            yield {**facts, "keep_rate": target, "tau": tau, "fill": fill, **means(filled, decode, metrics)}
 
 
-def mean(clips: list[tuple[Tensor, Tensor]], decode) -> float:  # type: ignore[no-untyped-def]
-    return sum(psnr(x, decode(z).cpu()) for x, z in clips) / len(clips)
+def means(
+    clips: list[tuple[Video, Tensor]], decode: Callable[[Tensor], Tensor], metrics: tuple[str, ...]
+) -> dict[str, float]:
+    """Each metric over the clips; one that cannot run is an error here, not a gap in the table."""
+    total = dict.fromkeys(metrics, 0.0)
+    for video, z_BCTHW in clips:
+        config = MeasureConfig(device=str(z_BCTHW.device))
+        reading = read_pair(video, Video.from_pixels(decode(z_BCTHW)[0]), metrics, config)
+        if reading.lacks(metrics):
+            raise SystemExit("; ".join({**reading.unavailable, **reading.missing}.values()))
+        total = {m: total[m] + reading.values[m] for m in metrics}
+    return {m: value / len(clips) for m, value in total.items()}
 
 
 def tau_for(latents: list[Tensor], keep_rate: float) -> float:
@@ -145,6 +175,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--weights", type=Path, help="a folder of mini and its LITs, instead of what ships")
     parser.add_argument("--sets", nargs="+", default=["davis", "bench"], choices=["davis", "bench"])
     parser.add_argument("--fills", nargs="+", default=[], help="only these")
+    parser.add_argument("--lpips", action="store_true", help="LPIPS beside PSNR")
     parser.add_argument("--every", type=int, default=1, help="every n-th clip only")
     return parser.parse_args()
 

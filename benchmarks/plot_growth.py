@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record of `speed_gpu.py` in, one picture out: time and memory against frames, cells and batch, with straight lines.
+"""A record of `speed_gpu.py` in, one picture out: time and memory against frames, pixels, batch, with straight lines.
 
-    python benchmarks/plot_growth.py benchmarks/speed_h200.json --out docs/pictures/growth.png
+    python benchmarks/plot_growth.py benchmarks/speed_h200_2026-11-15.json --out docs/pictures/growth.png
 
 Dashed is the line through the first and the last point: what lies on it grows as fast as its input.
 """
@@ -17,8 +17,14 @@ AXES = {"frames": "frames", "size": "megapixels of a frame", "batch": "clips in 
 STEPS = ("encode", "mask", "lit", "decode")
 
 
-def place(kind: str, row: dict[str, Any]) -> float:
-    return row["height"] * row["width"] / 1e6 if kind == "size" else row[kind]
+def series(growth: dict[str, Any], kind: str) -> list[tuple[float, dict[str, Any]]]:
+    """(x, row) of the points that differ from the common one in this alone, in order."""
+    rows = [row for row in growth.values() if isinstance(row, dict) and "batch" in row]
+    base = rows[0]  # the stage measures the common point first
+    same = {"frames": ("batch", "height", "width"), "size": ("batch", "frames"), "batch": ("frames", "height", "width")}
+    mine = [row for row in rows if all(row[key] == base[key] for key in same[kind])]
+    places = [row["height"] * row["width"] / 1e6 if kind == "size" else row[kind] for row in mine]
+    return sorted(zip(places, mine, strict=True), key=lambda point: point[0])
 
 
 def draw(growth: dict[str, Any], title: str, out: Path) -> None:
@@ -29,8 +35,7 @@ def draw(growth: dict[str, Any], title: str, out: Path) -> None:
 
     figure, grid = plt.subplots(2, 3, figsize=(12, 6.4), sharex="col", layout="constrained")
     for column, (kind, label) in enumerate(AXES.items()):
-        rows = [row for row in growth[kind] if "error" not in row]
-        xs = [place(kind, row) for row in rows]
+        xs, rows = zip(*series(growth, kind), strict=True)
         for step in STEPS:
             lines = [("ms", 1.0, grid[0][column])]
             if all("peak_gb" in row[step] for row in rows):

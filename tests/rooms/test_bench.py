@@ -16,9 +16,10 @@ from inlay.bench import BenchConfig, bench, table
 from inlay.bench.config import STAGES, size_of
 from inlay.bench.peaks import Peaks, sheet
 from inlay.bench.stages import Case, tau_for
-from inlay.bench.work import flops, path
+from inlay.bench.work import flops
 from inlay.errors import ConfigError, UsageError
 from inlay.fill import Lit, LitConfig
+from inlay.kernels.switch import at_level
 from inlay.tokenizer import Tokenizer
 
 
@@ -75,7 +76,7 @@ def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     monkeypatch.setenv("INLAY_FAST", "1")
-    with path("0"):
+    with at_level("0"):
         assert os.environ["INLAY_FAST"] == "0"
     assert os.environ["INLAY_FAST"] == "1"
 
@@ -115,3 +116,9 @@ def test_plain_python_needs_no_command_line_packages() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "constriction is not installed" in done.stdout
+
+
+def test_the_page_says_what_the_records_say() -> None:
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run([sys.executable, root / "benchmarks" / "speed_tables.py", "--check"], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()

@@ -43,6 +43,20 @@ def test_onnx_runtime_gives_pytorchs_answer(small: Tokenizer, tmp_path: Path, pa
 
 
 @needs_onnx
+@pytest.mark.slow
+def test_networks_of_the_shipped_size_at_256_pixels(tmp_path: Path) -> None:
+    from inlay.backbones.mini import Mini
+    from inlay.fill import plus
+
+    torch.manual_seed(0)
+    lit = Lit.build(plus()).eval().requires_grad_(False)
+    torch.nn.init.normal_(lit.out_proj.weight, std=0.02)
+    tokenizer = Tokenizer(Mini().eval().requires_grad_(False), lits={"lit": lit})
+    record = export(tokenizer, tmp_path, ExportConfig(frames=5))
+    assert all(row["same"] for row in record["parts"].values()) and set(record["parts"]) == set(PARTS)
+
+
+@needs_onnx
 def test_the_mask_in_onnx_is_bit_for_bit_ours_for_other_numbers(small: Tokenizer, tmp_path: Path) -> None:
     import onnxruntime
 

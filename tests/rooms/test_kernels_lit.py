@@ -13,6 +13,7 @@ from torch import Tensor
 from inlay.fill import Lit, LitConfig, hold, plus
 from inlay.fill.lit import WindowBlock, rope_tables
 from inlay.fill.windows import is_safe, stretches
+from inlay.kernels import int8
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -25,6 +26,12 @@ CONFIGS = {
     "plus": LitConfig(kind="plus", channels=4, width=64, heads=2, blocks=2, window=4, grid=64),
     "paper": LitConfig(kind="paper", channels=4, width=48, heads=2, blocks=2, grid=64),
 }
+
+
+@pytest.fixture(autouse=True)
+def exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA the library rounds float32 to 10 bits within convolutions unless told not to."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def made(config: LitConfig) -> Lit:
@@ -48,7 +55,10 @@ def test_the_quick_form_is_the_plain_one(
 ) -> None:
     lit, (z, keep) = made(CONFIGS[kind]), masked(shape[0], 4, *shape[1:])
     with torch.inference_mode():
+        rough = lit(z, keep, 0.3)
+        monkeypatch.setattr(int8, "is_safe", lambda x: False)
         quick = lit(z, keep, 0.3)
+        assert (rough - quick).norm() <= 0.03 * (quick - hold(z, keep)).norm(), "8 bits, where this CPU has them"
         monkeypatch.setenv("INLAY_FAST", "0")
         assert not is_safe(z)
         torch.testing.assert_close(quick, lit(z, keep, 0.3), rtol=1e-4, atol=1e-5)
@@ -98,6 +108,27 @@ def test_norm_kernels(pending: int) -> None:
     torch.testing.assert_close(new, whole + near, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(normed, block.norm1(whole + near), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(layer_norm(h, waiting, block.norm2), block.norm2(whole), rtol=1e-4, atol=1e-4)
+
+
+@needs_triton
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4, 3), (1, 4, 1, 2, 2), (1, 16, 9, 3, 5)])
+@pytest.mark.parametrize("last", [True, False])
+def test_both_ends_by_kernels(shape: tuple[int, ...], last: bool) -> None:
+    from inlay.kernels import lit as kernels
+
+    B, C = shape[:2]
+    lit = made(LitConfig(channels=C, width=64, heads=2, blocks=1, window=4)).to(DEVICE)
+    lit.set_statistics(tuple(torch.randn(C).tolist()), tuple((torch.rand(C) + 0.5).tolist()))
+    z, keep = (t.to(DEVICE) for t in masked(*shape))
+    z = z.permute(0, 2, 3, 4, 1).contiguous().permute(0, 4, 1, 2, 3) if last else z
+    keep[:, 0] = torch.rand(keep[:, 0].shape) < 0.5  # a chunk that goes on may begin with cells never kept
+    tau, change = torch.rand(B, device=DEVICE), torch.randn(*keep.shape, C, device=DEVICE)
+    held = hold(z, keep)
+    got = kernels.features(z, keep, tau, lit.latent_mean, lit.latent_std)
+    torch.testing.assert_close(got, lit.features(z, held, keep, tau), rtol=1e-4, atol=1e-5)
+    want = held + change.permute(0, 4, 1, 2, 3) * lit.latent_std.view(1, -1, 1, 1, 1)
+    got = kernels.finish(z, keep, change, lit.latent_std)
+    torch.testing.assert_close(got, torch.where(keep[:, None], z, want), rtol=1e-4, atol=1e-5)
 
 
 @needs_triton

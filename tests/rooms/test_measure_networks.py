@@ -15,8 +15,10 @@ import torch
 from inlay.errors import UsageError
 from inlay.measure import MeasureConfig, compare, frechet_distance, kernel_distance, kernel_interval, measure
 from inlay.measure.fvd import crop_224
-from inlay.measure.i3d import load_i3d
-from inlay.measure.lpips import load_lpips, to_unit
+from inlay.measure.i3d import I3d, load_i3d
+from inlay.measure.lpips import Lpips, load_lpips, to_unit
+from inlay.measure.recall import is_remembered, recall, remember
+from inlay.study.readings import read_pair
 from inlay.types import Video
 from tests.conftest import moving_square
 
@@ -189,3 +191,46 @@ def test_vmaf_without_its_program_says_what_to_install(monkeypatch: pytest.Monke
     a = moving_square(2, 32, 32)
     report = compare(a, a, ["psnr", "vmaf"])
     assert "pip install imageio-ffmpeg" in report.missing["vmaf"] and "psnr" in report.scores
+
+
+def test_what_is_read_of_a_remembered_reference_is_read_once_and_the_same(
+    from_shared: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = moving_square(9, 64, 64)
+    others = [blurred(a, r) for r in (1, 2)]
+    metrics = ["lpips", "flicker", "flicker-static"]
+    plain = [read_pair(a, b, metrics, MeasureConfig()) for b in others]
+    seen: list[int] = []
+    look = Lpips.features
+    monkeypatch.setattr(Lpips, "features", lambda net, x: seen.append(len(x)) or look(net, x))
+    remember(a.frames)
+    again = [read_pair(a, b, metrics, MeasureConfig()) for b in others]
+    assert again == plain
+    assert sum(seen) == 3 * len(a), "the reference once, each other once"
+    copy = Video(frames=a.frames.clone())
+    assert not is_remembered(copy.frames) and read_pair(copy, others[0], metrics, MeasureConfig()) == plain[0]
+
+
+@pytest.mark.slow
+def test_features_of_a_remembered_reference_are_computed_once(
+    from_shared: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = moving_square(9, 32, 32)
+    plain = read_pair(a, blurred(a, 1), ["fvd"], MeasureConfig())
+    calls: list[int] = []
+    look = I3d.forward
+    monkeypatch.setattr(I3d, "forward", lambda net, x: calls.append(1) or look(net, x))
+    remember(a.frames)
+    assert all(read_pair(a, blurred(a, 1), ["fvd"], MeasureConfig()) == plain for _ in range(2))
+    assert len(calls) == 3
+
+
+def test_what_was_remembered_goes_with_its_tensor() -> None:
+    x = remember(torch.zeros(2, 4))
+    calls: list[int] = []
+    assert recall(x, "sum", lambda: calls.append(1) or len(calls)) == recall(x, "sum", lambda: 5) == 1
+    y = torch.zeros(2, 4)
+    assert [recall(y, "sum", lambda: calls.append(1) or len(calls)) for _ in range(2)] == [2, 3]
+    assert recall(remember(x), "sum", lambda: 5) == 1, "marked twice is marked once"
+    del x
+    assert recall(remember(torch.zeros(2, 4)), "sum", lambda: 7) == 7

@@ -16,7 +16,7 @@ from inlay.errors import UsageError
 from inlay.study.films import film
 from inlay.study.plots import Panel, Series
 from inlay.study.report import html_report, results_page
-from inlay.study.sections import Figure, Finding, Section, Table, number, word
+from inlay.study.sections import Figure, Finding, Section, Table, number, percent, word
 from inlay.study.svg import Scale, draw
 from inlay.types import Video
 from inlay.video.webp import webp_bytes, write_webp
@@ -129,3 +129,28 @@ def test_webp_shows_what_was_filmed() -> None:
     assert pixel[1] > 170 and pixel[0] < 40
     with pytest.raises(UsageError, match="no chunks"):
         webp_bytes(iter(()))
+
+
+def test_the_page_begins_with_what_does_not_hold_and_why() -> None:
+    found = (
+        Finding(claim="a is above b", holds=True, detail="2 against 1"),
+        Finding(claim="c is above d", holds=False, detail="1 against 2", why="d had more time"),
+        Finding(claim="e is above f", holds=False),
+        Finding(claim="g is above h", holds=None),
+    )
+    text = results_page([Section(name="main", title="Quality (Table 2)", findings=found)])
+    head = text.split("## Quality")[0]
+    assert "1 of 3 relations hold" in head and "| Quality (Table 2) | 3 | 1 |" in head
+    assert "These do not hold, likely because d had more time:\n\n- Table 2: c is above d (1 against 2)." in head
+    assert "These do not hold:\n\n- Table 2: e is above f." in head and "a is above b" not in head
+    assert "- c is above d: does not hold (1 against 2). Likely reason: d had more time." in text
+    assert "In short" not in results_page([Section(name="masks", title="Masks")])
+
+
+def test_a_narrow_table_puts_intervals_below_and_leaves_out_what_says_the_same() -> None:
+    row = (word("ours, a"), number(28.27, 2, 27.9, 28.6), number(3.0, 1), percent(0.62, 0.5, 0.7))
+    table = Table(caption="T", columns=("Rule", "PSNR ↑", "error-level ↓", "Keep rate ↓"), rows=(row,))
+    last = table.markdown(narrow=True).splitlines()[-1]
+    keep = "62.0&nbsp;%<br><small>[50.0,&nbsp;70.0]</small>"
+    assert last == f"| ours, a | 28.27<br><small>[27.90,&nbsp;28.60]</small> | {keep} |"
+    assert table.markdown().splitlines()[-1] == "| ours, a | 28.27 [27.90, 28.60] | 3.0 | 62.0 % [50.0, 70.0] |"

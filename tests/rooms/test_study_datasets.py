@@ -124,6 +124,16 @@ def test_lists_name_videos_beside_them(tmp_path: Path) -> None:
     assert (data.name, [c.name for c in data.clips], data.absent) == ("some", ["x/one"], ("x/two.npy",))
 
 
+def test_one_video_or_one_frame_folder_is_a_data_set(tmp_path: Path) -> None:
+    array(tmp_path / "a" / "clip.npy", frames=6)
+    data = open_data(tmp_path / "a" / "clip.npy", spec=SPEC)
+    assert [c.name for c in data.clips] == ["clip"] and data.clips[0].load().frames.shape[0] == SPEC.frames
+    pngs(tmp_path / "shots", Video(frames=torch.from_numpy(np.load(tmp_path / "a" / "clip.npy"))))
+    pictures = open_data(tmp_path / "shots", spec=SPEC)
+    assert [c.name for c in pictures.clips] == ["shots"]
+    assert torch.equal(pictures.clips[0].load().frames, data.clips[0].load().frames)
+
+
 def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder or list"):
         open_data(tmp_path / "none")

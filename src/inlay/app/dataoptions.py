@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="A folder of videos or frame folders, or a text file that lists some.")
+    str,
+    typer.Argument(
+        metavar="DATA", help="A video, a folder of videos or frame folders, or a list of them (a text file)."
+    ),
 ]
 Layout = Annotated[
     str,

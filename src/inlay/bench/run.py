@@ -19,7 +19,7 @@ from inlay.bench.models import load
 from inlay.bench.peaks import Peaks, measured, sheet
 from inlay.bench.stages import Case, Stage
 from inlay.bench.timing import resident_gb, timed
-from inlay.bench.work import path
+from inlay.kernels.switch import at_level
 from inlay.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ def cases(config: BenchConfig, tokenizer: Tokenizer, folder: Path, peaks: Peaks,
     rows: list[dict[str, Any]] = []
     for size, frames, batch, way in itertools.product(config.sizes, config.frames, config.batches, config.paths):
         note(f"{size}, {frames} frames, batch {batch}, {way}")
-        with path(PATHS[way]):
+        with at_level(PATHS[way]):
             compiled = way == "compiled"
             if compiled not in models:
                 models[compiled] = load(config)  # a network of its own: what is compiled once stays so

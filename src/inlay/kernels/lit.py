@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door to LIT's kernels: says whether they can take these blocks, and runs them; seven launches a block.
+"""The door to LIT's kernels: says whether they can take it, and runs them; seven launches a block, one at either end.
 
 Legend: B batch, T slots, H W grid, D width.
 """
@@ -14,21 +14,37 @@ from torch import Tensor, nn
 from inlay.kernels.switch import has_triton, is_on
 
 
-def is_safe(h_BTHWD: Tensor, heads: int) -> bool:
-    """Inference on CUDA in half precision, where sizes are powers of two and no graph is being made."""
-    D = h_BTHWD.shape[-1]
-    half = D // heads // 2
+def may_run(x: Tensor) -> bool:
+    """Inference on CUDA in half precision, and no graph being made."""
     return (
-        h_BTHWD.is_cuda
-        and h_BTHWD.dtype in (torch.bfloat16, torch.float16)
-        and D & (D - 1) == 0
-        and half & (half - 1) == 0
-        and half >= 16
+        x.is_cuda
+        and x.dtype in (torch.bfloat16, torch.float16)
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and is_on()
         and has_triton()
     )
+
+
+def is_safe(h_BTHWD: Tensor, heads: int) -> bool:
+    """Whether the window blocks may run: their sizes must be powers of two."""
+    D = h_BTHWD.shape[-1]
+    half = D // heads // 2
+    return D & (D - 1) == 0 and half & (half - 1) == 0 and half >= 16 and may_run(h_BTHWD)
+
+
+def features(z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
+    """[B, T, H, W, 2C + 4]: what `plus` reads, to rounding."""
+    from inlay.kernels.lit_ends_triton import features as fused
+
+    return fused(z_BCTHW, keep_BTHW, tau_B, mean_C, std_C)
+
+
+def finish(z_BCTHW: Tensor, keep_BTHW: Tensor, change_BTHWC: Tensor, std_C: Tensor) -> Tensor:
+    """[B, C, T, H, W]: kept cells as they are, the others held and changed; to rounding."""
+    from inlay.kernels.lit_ends_triton import finish as fused
+
+    return fused(z_BCTHW, keep_BTHW, change_BTHWC, std_C)
 
 
 def window_blocks(blocks: Any, norm_out: nn.LayerNorm, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:

@@ -12,6 +12,8 @@ Legend: P cells of a program, D width, M queries, K keys, e half a head, s cells
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 import triton
 import triton.language as tl
@@ -20,49 +22,52 @@ from torch import Tensor
 CELLS = 8  # cells a program of `near_norm` and `norm` takes
 QUERIES, KEYS, WARPS, STAGES = 64, 64, 4, 2
 LOG2E = 1.4426950408889634
+TAPS: WeakKeyDictionary[torch.nn.Conv2d, tuple[object, Tensor]] = WeakKeyDictionary()
 
 
 @triton.jit
-def normed(x_PD, gain_ptr, shift_ptr, D: tl.constexpr, EPS: tl.constexpr):
-    d = tl.arange(0, D)
+def row(ptr, P: tl.constexpr, D: tl.constexpr):
+    """[P, D]: the same D numbers for every cell, read where they are used: moving them between threads costs more."""
+    return tl.load(tl.broadcast_to(ptr + tl.arange(0, D)[None, :], (P, D))).to(tl.float32)
+
+
+@triton.jit
+def normed(x_PD, gain_ptr, shift_ptr, P: tl.constexpr, D: tl.constexpr, EPS: tl.constexpr):
     centred = x_PD - (tl.sum(x_PD, axis=1) / D)[:, None]
     scale = tl.rsqrt(tl.sum(centred * centred, axis=1) / D + EPS)
-    gain, shift = tl.load(gain_ptr + d).to(tl.float32), tl.load(shift_ptr + d).to(tl.float32)
-    return centred * scale[:, None] * gain[None, :] + shift[None, :]
+    return centred * scale[:, None] * row(gain_ptr, P, D) + row(shift_ptr, P, D)
 
 
 @triton.jit
-def biases(a_ptr, b_ptr, COUNT: tl.constexpr, D: tl.constexpr):
-    total = tl.zeros((D,), tl.float32)
+def biases(a_ptr, b_ptr, COUNT: tl.constexpr, P: tl.constexpr, D: tl.constexpr):
+    total = tl.zeros((P, D), tl.float32)
     if COUNT > 0:
-        total += tl.load(a_ptr + tl.arange(0, D)).to(tl.float32)
+        total += row(a_ptr, P, D)
     if COUNT > 1:
-        total += tl.load(b_ptr + tl.arange(0, D)).to(tl.float32)
+        total += row(b_ptr, P, D)
     return total
 
 
 @triton.jit
 def near_norm_kernel(
-    h_ptr, a_ptr, b_ptr, weight_ptr, bias_ptr, gain_ptr, shift_ptr, new_ptr, norm_ptr, cells, H, W,
+    h_ptr, a_ptr, b_ptr, taps_ptr, bias_ptr, gain_ptr, shift_ptr, new_ptr, norm_ptr, cells, H, W,
     COUNT: tl.constexpr, EPS: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     cell = tl.program_id(0) * P + tl.arange(0, P)
     d = tl.arange(0, D)
     y, x = (cell // W) % H, cell % W
     there = cell < cells
-    pending = biases(a_ptr, b_ptr, COUNT, D)
+    pending = biases(a_ptr, b_ptr, COUNT, P, D)
     at = cell[:, None].to(tl.int64) * D + d[None, :]
-    total = tl.load(h_ptr + at, mask=there[:, None], other=0.0).to(tl.float32) + pending[None, :]
-    total += tl.load(bias_ptr + d).to(tl.float32)[None, :]
+    total = tl.load(h_ptr + at, mask=there[:, None], other=0.0).to(tl.float32) + pending + row(bias_ptr, P, D)
     for tap in tl.static_range(9):
         dy, dx = tap // 3 - 1, tap % 3 - 1
         inside = there & (y + dy >= 0) & (y + dy < H) & (x + dx >= 0) & (x + dx < W)
-        weight = tl.load(weight_ptr + d * 9 + tap).to(tl.float32)
         value = tl.load(h_ptr + at + (dy * W + dx) * D, mask=inside[:, None], other=0.0).to(tl.float32)
-        total += tl.where(inside[:, None], value + pending[None, :], 0.0) * weight[None, :]
+        total += tl.where(inside[:, None], value + pending, 0.0) * row(taps_ptr + tap * D, P, D)
     total = total.to(new_ptr.dtype.element_ty).to(tl.float32)  # the norm is that of what is stored
     tl.store(new_ptr + at, total.to(new_ptr.dtype.element_ty), mask=there[:, None])
-    out = normed(total, gain_ptr, shift_ptr, D, EPS)
+    out = normed(total, gain_ptr, shift_ptr, P, D, EPS)
     tl.store(norm_ptr + at, out.to(norm_ptr.dtype.element_ty), mask=there[:, None])
 
 
@@ -74,8 +79,8 @@ def norm_kernel(
     cell = tl.program_id(0) * P + tl.arange(0, P)
     at = cell[:, None].to(tl.int64) * D + tl.arange(0, D)[None, :]
     there = (cell < cells)[:, None]
-    x = tl.load(h_ptr + at, mask=there, other=0.0).to(tl.float32) + biases(a_ptr, b_ptr, COUNT, D)[None, :]
-    out = normed(x, gain_ptr, shift_ptr, D, EPS)
+    x = tl.load(h_ptr + at, mask=there, other=0.0).to(tl.float32) + biases(a_ptr, b_ptr, COUNT, P, D)
+    out = normed(x, gain_ptr, shift_ptr, P, D, EPS)
     tl.store(norm_ptr + at, out.to(norm_ptr.dtype.element_ty), mask=there)
 
 
@@ -147,8 +152,8 @@ def near_norm(
     new, out = torch.empty_like(h_BTHWD), torch.empty_like(h_BTHWD)
     a, b = padded(pending, norm.bias)
     near_norm_kernel[(triton.cdiv(cells, CELLS),)](
-        h_BTHWD, a, b, near.weight, near.bias, norm.weight, norm.bias, new, out, cells, H, W,
-        COUNT=len(pending), EPS=norm.eps, D=D, P=CELLS,
+        h_BTHWD, a, b, taps(near), near.bias, norm.weight, norm.bias, new, out, cells, H, W,
+        COUNT=len(pending), EPS=norm.eps, D=D, P=CELLS, num_warps=8 if D >= 256 else 4,
     )  # fmt: skip
     return new, out
 
@@ -161,6 +166,15 @@ def layer_norm(h_BTHWD: Tensor, pending: list[Tensor], norm: torch.nn.LayerNorm)
         h_BTHWD, a, b, norm.weight, norm.bias, out, cells, COUNT=len(pending), EPS=norm.eps, D=D, P=CELLS
     )
     return out
+
+
+def taps(near: torch.nn.Conv2d) -> Tensor:
+    """[9, D]: the weights of a depthwise 3x3 tap by tap, made once for weights that stay as they are."""
+    w = near.weight
+    mark = (w.data_ptr(), w.dtype, None if w.is_inference() else w._version)
+    if near not in TAPS or TAPS[near][0] != mark:
+        TAPS[near] = (mark, w.detach().view(-1, 9).t().contiguous())
+    return TAPS[near][1]
 
 
 def padded(pending: list[Tensor], any_one: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,8 @@
 """A function of tensors in, the same function replayed from a CUDA graph out: one launch in place of hundreds.
 
 A shape is run plainly when it is first met, captured when it comes again, and replayed from then on. Answers are the
-plain function's bit for bit: the same kernels on the same numbers. Anything a capture refuses stays plain.
+plain function's bit for bit: the same kernels on the same numbers. Anything a capture refuses stays plain. Threads take
+turns: a recording has one set of tensors through which numbers come and go.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from inlay.kernels.switch import is_on
 
 KEPT = 4  # shapes whose graphs are held; each holds the memory of its activations
 LARGEST = 64_000_000  # numbers that enter together; beyond that launches cost nothing beside the work
+TURNS = RLock()  # one for all, so that what holds a Replay can still be sent to another process
 WARM = 2  # runs on the capture's stream before it, so that libraries have chosen their kernels
 
 
@@ -48,7 +51,14 @@ class Replay:
     def __call__(self, *tensors: Tensor) -> Tensor:
         if not self.is_safe(tensors):
             return self.function(*tensors)
-        key = tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
+        with TURNS:
+            return self.take_turn(tensors)
+
+    def take_turn(self, tensors: tuple[Tensor, ...]) -> Tensor:
+        inferring = (
+            torch.is_inference_mode_enabled()
+        )  # a recording's tensors can only be written in the mode that made them
+        key = inferring, *((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
         if key not in self.recordings:
             self.recordings[key] = None
             return self.function(*tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from inlay.kernels import int8
 from inlay.kernels.switch import compiles, has_triton, is_on
 
 OFF = "off: INLAY_FAST=0"
@@ -18,6 +19,7 @@ def fast_paths() -> dict[str, str]:
     found = {
         "quick convolutions (CPU, float32)": "on",
         "LIT window by window (CPU)": "on",
+        "8-bit products (CPU, LIT and coarse decoder)": "on" if int8.is_here() else "off: this CPU has no VNNI",
         "mask kernel (CUDA, all criteria)": kernel,
         "LIT kernels (CUDA, half precision)": kernel,
         "CUDA graphs (encode, LIT, decode)": gpu,

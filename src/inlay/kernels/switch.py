@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from inlay.errors import ConfigError
@@ -18,6 +20,20 @@ def level() -> str:
     if said not in LEVELS:
         raise ConfigError(f"INLAY_FAST is one of {', '.join(LEVELS)}; got {said!r}")
     return said
+
+
+@contextmanager
+def at_level(said: str) -> Iterator[None]:
+    """INLAY_FAST for a while."""
+    before = os.environ.get("INLAY_FAST")
+    os.environ["INLAY_FAST"] = said
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["INLAY_FAST"]
+        else:
+            os.environ["INLAY_FAST"] = before
 
 
 def is_on() -> bool:

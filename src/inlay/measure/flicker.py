@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -17,11 +18,13 @@ from torch.nn import functional as F
 from inlay.errors import pick
 from inlay.measure.base import Gauge, MeasureConfig
 from inlay.measure.flow import FLOWS, Flow
+from inlay.measure.recall import recall
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlickerState:
     flow: Flow
+    kind: str  # of the flow
     static_pixels: float
     last: tuple[Tensor, Tensor] | None = None  # the frame before, of both, so that pieces join without a seam
     static_sum: float = 0.0
@@ -32,22 +35,30 @@ class FlickerState:
 
 def start(config: MeasureConfig) -> FlickerState:
     flow = pick("flow", config.flow, FLOWS)(config.device)
-    return FlickerState(flow=flow, static_pixels=config.static_pixels)
+    return FlickerState(flow=flow, kind=config.flow, static_pixels=config.static_pixels)
 
 
 def update(state: FlickerState, reference_THWC: Tensor, other_THWC: Tensor) -> FlickerState:
-    for pair in zip(reference_THWC, other_THWC, strict=True):
-        state = _step(state, *pair)
+    frames = list(zip(reference_THWC, other_THWC, strict=True))
+    if state.last is not None:
+        state = _step(state, frames[0], _motion(state, state.last[0], reference_THWC[0]))
+    flows = recall(reference_THWC, ("flow", state.kind), lambda: [_motion(state, *p) for p in pairwise(reference_THWC)])
+    state = replace(state, last=frames[0])
+    for frame, flow in zip(frames[1:], flows, strict=True):
+        state = _step(state, frame, flow)
     return state
 
 
-def _step(state: FlickerState, reference_HWC: Tensor, other_HWC: Tensor) -> FlickerState:
-    if state.last is None:
-        return replace(state, last=(reference_HWC, other_HWC))
-    before_HWC = state.last[0]
-    back_2HW = state.flow(reference_HWC, before_HWC)
-    forth_2HW = state.flow(before_HWC, reference_HWC)
-    valid_HW = consistent(back_2HW, forth_2HW)
+def _motion(state: FlickerState, before_HWC: Tensor, now_HWC: Tensor) -> tuple[Tensor, Tensor]:
+    """The flow back to the frame before, and where it can be trusted; both are the reference's alone."""
+    back_2HW = state.flow(now_HWC, before_HWC)
+    return back_2HW, consistent(back_2HW, state.flow(before_HWC, now_HWC))
+
+
+def _step(state: FlickerState, frame: tuple[Tensor, Tensor], motion: tuple[Tensor, Tensor]) -> FlickerState:
+    assert state.last is not None
+    reference_HWC, other_HWC = frame
+    back_2HW, valid_HW = motion
     change_CHW = _error(reference_HWC, other_HWC) - warp(_error(*state.last), back_2HW)
     change_HW = change_CHW.abs().mean(0).double()
     still_HW = back_2HW.square().sum(0).sqrt() < state.static_pixels

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,6 +14,7 @@ from torch.nn import functional as F
 from inlay.errors import ShapeError, UsageError
 from inlay.measure.base import Gauge, MeasureConfig, full_precision
 from inlay.measure.i3d import MIN_FRAMES, I3d, load_i3d
+from inlay.measure.recall import recall
 from inlay.measure.weights import find_weights
 
 SIDE = 224
@@ -30,6 +28,7 @@ class FeatureState:
     limit: int  # frames of a video that count
     reference: tuple[Tensor, ...] = ()  # pieces [3, T, 224, 224]
     other: tuple[Tensor, ...] = ()
+    source: Tensor | None = None  # the reference as it came, where it came in one piece
     frames: int = 0
 
 
@@ -48,6 +47,7 @@ def update(state: FeatureState, reference_THWC: Tensor, other_THWC: Tensor) -> F
         reference=(*state.reference, a_CTHW),
         other=(*state.other, b_CTHW),
         frames=state.frames + a_CTHW.shape[1],
+        source=None if state.frames or len(reference_THWC) > room else reference_THWC,
     )
 
 
@@ -57,24 +57,17 @@ def finish(state: FeatureState) -> dict[str, Tensor]:
         raise ShapeError(f"I3D reads clips of at least {MIN_FRAMES} frames; this one has {state.frames}")
     with torch.no_grad(), full_precision(state.device):
         # one at a time: a batch of both would double the memory of a long video
-        rows = [_row(state.net, torch.cat(pieces, 1)) for pieces in (state.reference, state.other)]
-    return {"features": torch.stack(rows).double()}
+        other = _row(state.net, state.other)
+        if state.source is None:
+            reference = _row(state.net, state.reference)
+        else:  # one reference meets many others
+            reference = recall(state.source, state.net, lambda: _row(state.net, state.reference))
+    return {"features": torch.stack([reference, other]).double()}
 
 
-# the features of the last few clips: one reference meets many others
-_seen: WeakKeyDictionary[I3d, OrderedDict[bytes, Tensor]] = WeakKeyDictionary()
-
-
-def _row(net: I3d, x_CTHW: Tensor) -> Tensor:
-    """[400] the feature of one clip; a clip that was just seen is not computed again."""
-    key = hashlib.sha256(x_CTHW.cpu().contiguous().numpy().tobytes()).digest()
-    known = _seen.setdefault(net, OrderedDict())
-    if key not in known:
-        known[key] = net(x_CTHW[None])[0].cpu()
-    known.move_to_end(key)
-    if len(known) > 8:
-        known.popitem(last=False)
-    return known[key]
+def _row(net: I3d, pieces: Sequence[Tensor]) -> Tensor:
+    """[400] the feature of one clip."""
+    return net(torch.cat(list(pieces), 1)[None])[0].cpu()
 
 
 def crop_224(x_THWC: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,10 +14,13 @@ from torch.nn import functional as F
 
 from inlay.errors import ShapeError
 from inlay.measure.base import Gauge, MeasureConfig, full_precision
+from inlay.measure.recall import is_remembered, recall
 from inlay.measure.weights import find_weights, load_weights
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # VGG16: a pool between stages
 PIXELS_AT_ONCE = 2**19  # 8 frames of 256x256; the first stage alone needs 256 bytes a pixel
+PIXELS_KEPT = {"cpu": 3 * 2**20}  # of a reference that meets many others; 488 bytes a pixel
+PIXELS_KEPT_ELSEWHERE = 2**23
 
 
 class Lpips(nn.Module):
@@ -51,20 +55,23 @@ class Lpips(nn.Module):
 
     def forward(self, a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:
         """[B] distances of images in [-1, 1]."""
-        total = a_BCHW.new_zeros(len(a_BCHW))
-        for i, (p, q) in enumerate(zip(self.features(a_BCHW), self.features(b_BCHW), strict=True)):
+        return self.distance(self.features(a_BCHW), self.features(b_BCHW))
+
+    def distance(self, a: list[Tensor], b: list[Tensor]) -> Tensor:
+        """[B] distances from the features of both."""
+        total = a[0].new_zeros(len(a[0]))
+        for i, (p, q) in enumerate(zip(a, b, strict=True)):
             weight_C = self.get_parameter(f"lin{i}")
             total = total + torch.einsum("bchw,c->bhw", (p - q).square(), weight_C).mean((1, 2))
         return total
 
 
 @lru_cache(maxsize=2)
-def load_lpips(path: Path, device: str = "cpu") -> Lpips:
-    """The network with its weights, frozen."""
+def load_lpips(path: Path, device: str = "cpu", order: torch.memory_format = torch.channels_last) -> Lpips:
+    """The network with its weights, frozen; the order in memory is the faster one on CPUs and for short numbers."""
     net = Lpips()
     load_weights(net, path)
-    net = net.eval().requires_grad_(False).to(device)
-    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on CPUs
+    return net.eval().requires_grad_(False).to(device).to(memory_format=order)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +82,9 @@ class LpipsState:
 
 
 def start(config: MeasureConfig) -> LpipsState:
-    return LpipsState(net=load_lpips(find_weights("lpips"), config.device))
+    # GPUs have their float32 kernels for the plain order
+    order = torch.channels_last if torch.device(config.device).type == "cpu" else torch.contiguous_format
+    return LpipsState(net=load_lpips(find_weights("lpips"), config.device, order))
 
 
 @torch.no_grad()
@@ -83,13 +92,25 @@ def update(state: LpipsState, reference_THWC: Tensor, other_THWC: Tensor) -> Lpi
     frames, height, width, _ = reference_THWC.shape
     if min(height, width) < 16:
         raise ShapeError(f"LPIPS halves the frame four times and needs 16x16 at least; the frames are {width}x{height}")
-    at_once = max(1, PIXELS_AT_ONCE // (height * width))
-    total = 0.0
-    for pair in zip(reference_THWC.split(at_once), other_THWC.split(at_once), strict=True):
-        a_TCHW, b_TCHW = (to_unit(x, state.net.shift.device) for x in pair)
-        with full_precision(state.net.shift.device):
-            total += float(state.net(a_TCHW, b_TCHW).double().sum())
-    return replace(state, frames=state.frames + frames, total=state.total + total)
+    device = state.net.shift.device
+    with full_precision(device):
+        pieces = zip(_of_reference(state.net, reference_THWC), _features(state.net, other_THWC), strict=True)
+        total = torch.stack([state.net.distance(a, b).double().sum() for a, b in pieces]).sum()
+    return replace(state, frames=state.frames + frames, total=state.total + float(total))
+
+
+def _of_reference(net: Lpips, x_THWC: Tensor) -> Iterable[list[Tensor]]:
+    """Kept where one reference meets many others, and is not too large to keep."""
+    room = PIXELS_KEPT.get(net.shift.device.type, PIXELS_KEPT_ELSEWHERE)
+    if not is_remembered(x_THWC) or x_THWC[..., 0].numel() > room:
+        return _features(net, x_THWC)
+    return recall(x_THWC, net, lambda: list(_features(net, x_THWC)))
+
+
+def _features(net: Lpips, x_THWC: Tensor) -> Iterator[list[Tensor]]:
+    """Piece by piece: the features of a long video would not fit into memory."""
+    for piece in x_THWC.split(max(1, PIXELS_AT_ONCE // x_THWC[0, ..., 0].numel())):
+        yield net.features(to_unit(piece, net.shift.device))
 
 
 def finish(state: LpipsState) -> dict[str, float]:
@@ -98,7 +119,8 @@ def finish(state: LpipsState) -> dict[str, float]:
 
 def to_unit(x_THWC: Tensor, device: torch.device) -> Tensor:
     """uint8 frames -> [T, 3, H, W] in [-1, 1]."""
-    return x_THWC.to(device).permute(0, 3, 1, 2).float().div(127.5).sub(1)  # channels last in memory, as the net is
+    x_TCHW = x_THWC.to(device).permute(0, 3, 1, 2).float().div(127.5).sub(1)  # channels last in memory
+    return x_TCHW if device.type == "cpu" else x_TCHW.contiguous()
 
 
 LPIPS = Gauge(start=start, update=update, finish=finish)

@@ -13,6 +13,7 @@ from inlay.errors import ShapeError
 from inlay.measure.base import Gauge, MeasureConfig
 
 C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+FRAMES_AT_ONCE = 33  # where launches cost more than memory; a CPU is fastest frame by frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,9 @@ def update(state: SsimState, reference_THWC: Tensor, other_THWC: Tensor) -> Ssim
     if min(reference_THWC.shape[1:3]) < size:
         h, w = reference_THWC.shape[1:3]
         raise ShapeError(f"SSIM here has a window of {size}x{size}; the frames are only {w}x{h}")
-    pairs = zip(reference_THWC, other_THWC, strict=True)
-    values_T = torch.stack([frame_ssim(a, b, state.window, state.unbiased) for a, b in pairs])
+    at_once = 1 if reference_THWC.device.type == "cpu" else FRAMES_AT_ONCE
+    pairs = zip(reference_THWC.split(at_once), other_THWC.split(at_once), strict=True)
+    values_T = torch.cat([frames_ssim(a, b, state.window, state.unbiased) for a, b in pairs])
     return replace(state, frames=state.frames + len(reference_THWC), total=state.total + float(values_T.sum()))
 
 
@@ -47,26 +49,26 @@ def finish(state: SsimState) -> dict[str, float]:
     return {state.key: state.total / state.frames}
 
 
-def frame_ssim(a_HWC: Tensor, b_HWC: Tensor, window: tuple[float, ...], unbiased: float = 1.0) -> Tensor:
-    """Mean over the region where the window fits and over channels.
+def frames_ssim(a_THWC: Tensor, b_THWC: Tensor, window: tuple[float, ...], unbiased: float = 1.0) -> Tensor:
+    """[T] means over the region where the window fits and over channels.
 
     In float64: the variance is a small difference of large squares.
     """
-    a_CHW, b_CHW = (x.double().permute(2, 0, 1).contiguous() for x in (a_HWC, b_HWC))
-    stack = torch.stack([a_CHW, b_CHW, a_CHW * a_CHW, b_CHW * b_CHW, a_CHW * b_CHW])
-    mean_a, mean_b, aa, bb, ab = _smooth(_smooth(stack, window, 2), window, 3)
+    a, b = (x.double().permute(0, 3, 1, 2).contiguous() for x in (a_THWC, b_THWC))
+    stack = torch.stack([a, b, a * a, b * b, a * b])
+    mean_a, mean_b, aa, bb, ab = _smooth(_smooth(stack, window, 3), window, 4)
     var_a, var_b, cov = ((p - q) * unbiased for p, q in ((aa, mean_a**2), (bb, mean_b**2), (ab, mean_a * mean_b)))
     above = (2 * mean_a * mean_b + C1) * (2 * cov + C2)
     below = (mean_a**2 + mean_b**2 + C1) * (var_a + var_b + C2)
-    return (above / below).mean()
+    return (above / below).mean((1, 2, 3))
 
 
-def _smooth(x_NCHW: Tensor, window: tuple[float, ...], axis: int) -> Tensor:
+def _smooth(x_NTCHW: Tensor, window: tuple[float, ...], axis: int) -> Tensor:
     """Weighted sum of shifted views: several times faster than a convolution in float64."""
-    size = x_NCHW.shape[axis] - len(window) + 1
-    out = x_NCHW.narrow(axis, 0, size) * window[0]
+    size = x_NTCHW.shape[axis] - len(window) + 1
+    out = x_NTCHW.narrow(axis, 0, size) * window[0]
     for i, weight in enumerate(window[1:], 1):
-        out.add_(x_NCHW.narrow(axis, i, size), alpha=weight)
+        out.add_(x_NTCHW.narrow(axis, i, size), alpha=weight)
     return out
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from inlay.errors import InlayError, UsageError, pick
 from inlay.study.ablation import ablation, fill_sweep, sweep
+from inlay.study.cost import cost
 from inlay.study.films import with_films
 from inlay.study.flicker import flicker
 from inlay.study.pictures import backbones, masks, token_usage
-from inlay.study.quality import cost, main
+from inlay.study.quality import main
 from inlay.study.records import Store
 from inlay.study.report import html_report, results_page
 from inlay.study.sections import Figure, Section
@@ -87,15 +88,17 @@ def write_page(store: Store, page: Path) -> Path:
     if not sections:
         raise UsageError(f"{store.root}: no study has left a section here; run one first: inlay study main --out DIR")
     place = Store(page.resolve().parent)
-    kept = [replace(s, figures=tuple(_carried(f, store, place) for f in _drawn(s, store))) for s in sections]
+    carried = [[_carried(f, store, place) for f in s.figures if f.file] for s in sections]
+    kept = [replace(s, figures=tuple(f for f in row if f)) for s, row in zip(sections, carried, strict=True)]
     return place.write_text(page.name, results_page(kept))
 
 
-def _drawn(section: Section, store: Store) -> list[Figure]:
-    return [f for f in section.figures if f.file and (store.root / f.file).is_file()]
+def _carried(figure: Figure, store: Store, place: Store) -> Figure | None:
+    """The picture copied beside the page, which must not depend on where the studies' folder lies.
 
-
-def _carried(figure: Figure, store: Store, place: Store) -> Figure:
-    """The picture copied beside the page, which must not depend on where the studies' folder lies."""
-    path = place.write_bytes(f"pictures/results/{Path(figure.file).name}", (store.root / figure.file).read_bytes())
-    return replace(figure, file=path.relative_to(place.root).as_posix())
+    One that is gone from that folder may lie beside the page from an earlier time; else there is none.
+    """
+    file = f"pictures/results/{Path(figure.file).name}"
+    if (store.root / figure.file).is_file():
+        place.write_bytes(file, (store.root / figure.file).read_bytes())
+    return replace(figure, file=file) if (place.root / file).is_file() else None

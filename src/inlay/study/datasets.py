@@ -92,6 +92,14 @@ class DataSet:
         kept = tuple(c for c in self.clips if c.name.split("@")[0] in names)
         return replace(self, clips=kept, split=split) if kept else self
 
+    def without(self, broken: dict[str, str]) -> DataSet:
+        """Less the clips of these names, which are listed with the reason; an error where none is left."""
+        lines = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in broken.items()]
+        kept = tuple(c for c in self.clips if c.name not in broken)
+        if not kept:
+            raise VideoError(f"{self.name}: none of {len(self)} clips can be read; the first: {lines[0]}")
+        return replace(self, clips=kept, left_out=(*self.left_out, *lines))
+
     @property
     def digest(self) -> str:
         """Names the clips and how they are cut, the same on every machine."""

@@ -16,6 +16,8 @@ from torch import Tensor
 from inlay.errors import ConfigError
 from inlay.fill import Lit
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
+from inlay.measure.base import short_products
+from inlay.measure.recall import remember
 from inlay.study.counting import CountingBackbone, Tally, count_lits
 from inlay.study.datasets import Clip, DataSet
 from inlay.study.readings import Reading, read_pair, why_unavailable
@@ -32,6 +34,7 @@ class Scene:
 
     def __init__(self, bench: Bench, name: str, video: Video) -> None:
         self.bench, self.name, self.video = bench, name, video
+        self.reference = Video(frames=remember(video.frames.to(bench.measure.device)), fps=video.fps)
         self.tau = bench.tau
         self.x_BCTHW = bench.tokenizer.pixels([video])
         with bench.timed("encode") as took, bench.tally.during("encode"):
@@ -102,7 +105,8 @@ class Bench:
         """What the numbers are made on, in words."""
         device = self.tokenizer.device
         if device.type == "cuda":
-            return f"cuda ({torch.cuda.get_device_name(device)}), torch {torch.__version__}"
+            short = ", TF32 in the networks of metrics" if short_products() else ""
+            return f"cuda ({torch.cuda.get_device_name(device)}), torch {torch.__version__}{short}"
         return f"{device.type} ({platform.machine()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
 
     def fill_of(self, setting: Setting) -> str:
@@ -176,7 +180,7 @@ class Bench:
     def record(self, scene: Scene, setting: Setting, metrics: Sequence[str], base: Record) -> Record:
         """Run one setting on one clip and measure what is asked for; what `base` has read already is kept."""
         outcome = self.run(scene, setting)
-        reading = read_pair(scene.video, outcome.video, metrics, self.measure)
+        reading = read_pair(scene.reference, outcome.video, metrics, self.measure)
         tokens = outcome.tokens
         return replace(
             base,

@@ -15,7 +15,7 @@ from pathlib import Path
 from inlay.errors import UsageError, VideoError, pick
 
 VIDEO = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".ogv", ".wmv", ".flv", ".npy")
-PICTURE = (".jpg", ".jpeg", ".png")
+PICTURE = (".jpg", ".jpeg", ".png", ".webp")
 
 DAVIS_VAL = (
     "bike-packing", "blackswan", "bmx-trees", "breakdance", "camel", "car-roundabout", "car-shadow", "cows",
@@ -35,6 +35,13 @@ class Listing:
 
 def is_frame_folder(path: Path) -> bool:
     return path.is_dir() and any(p.suffix.lower() in PICTURE for p in path.iterdir())
+
+
+def is_one_video(path: Path) -> bool:
+    """A video file, or a folder that holds pictures and nothing else to measure."""
+    if path.is_file():
+        return path.suffix.lower() in VIDEO
+    return is_frame_folder(path) and not videos_below(path)
 
 
 def videos_below(root: Path) -> list[tuple[str, Path]]:
@@ -158,6 +165,8 @@ def find_videos(place: str | Path, *, layout: str = "auto", split: str | None = 
     root = Path(place)
     if not root.exists():
         raise UsageError(f"{root}: no such folder or list; give a folder of videos or a text file that names some")
+    if layout == "auto" and is_one_video(root):
+        return "folder", split or "all", Listing(videos=((root.stem if root.is_file() else root.name, root),))
     name = guess_layout(root) if layout == "auto" else layout
     kind = pick("layout", name, LAYOUTS)
     if name == "list" and root.is_dir():

@@ -35,6 +35,8 @@ MAIN: dict[str, dict[str, Quality]] = {
     },
 }
 
+DAVIS_RATE = 0.62  # at which the paper's ablations and flicker tables stand
+
 COST = {  # extra evaluations as stated, seconds a clip on an A10G, speed-up
     "ElasticTok-CV (binary search)": ("log2 N", 35.97, 1.0),
     "InfoTok (discrete)": ("1", 2.84, 13.0),

@@ -14,7 +14,7 @@ import numpy as np
 from inlay.errors import require
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")  # Okabe and Ito
-CELL, GAP = 112, 22  # pixels of a picture on a contact sheet, and of the line of text above it
+CELL, GAP = 128, 22  # pixels of a picture on a contact sheet, and of the line of text above it
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -157,9 +157,13 @@ def contact_sheet(strips: Sequence[Strip]) -> bytes:
 
 
 def shrink(picture_HWC: np.ndarray, side: int) -> np.ndarray:
-    """[side, side, 3]: nearest pixels of the centred square."""
+    """[side, side, 3] of the centred square: means of whole blocks where they fit, else the nearest pixels."""
     h, w = picture_HWC.shape[:2]
     short = min(h, w)
+    if short % side == 0:
+        block, top, left = short // side, (h - short) // 2, (w - short) // 2
+        square = picture_HWC[top : top + short, left : left + short]
+        return square.reshape(side, block, side, block, 3).mean((1, 3)).round().astype(np.uint8)
     rows, columns = (((np.arange(side) + 0.5) * short / side + (n - short) / 2).astype(int) for n in (h, w))
     return picture_HWC[rows][:, columns]
 
@@ -198,7 +202,7 @@ def _image(figure: Any, kind: str = "png") -> bytes:
     """PNG for lines, JPEG for photographs, which would be ten times as large."""
     buffer = io.BytesIO()
     figure.tight_layout()
-    plain: dict[str, Any] = {"metadata": {"Software": ""}} if kind == "png" else {"pil_kwargs": {"quality": 82}}
+    plain: dict[str, Any] = {"metadata": {"Software": ""}} if kind == "png" else {"pil_kwargs": {"quality": 78}}
     figure.savefig(buffer, format=kind, dpi=110, **plain)  # no version inside: equal input, equal bytes
     _pyplot().close(figure)
     return buffer.getvalue()

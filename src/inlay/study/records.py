@@ -56,17 +56,14 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._known: dict[str, list[Path]] | None = None
 
     def find(self, study: str, clip: str, key: str) -> Record | None:
         """This study's record, or that of another study for the same clip, setting and model."""
-        own = self.read(self._path(study, clip, key))
-        if own is not None:
-            return own
-        for path in self._by_key().get(key, ()):
-            other = self.read(path)
-            if other is not None:
-                return other
+        own = self._path(study, clip, key)
+        for path in (own, *sorted(self.root.glob(f"records/*/{own.name}"))):
+            record = self.read(path)
+            if record is not None:
+                return record
         return None
 
     def read(self, path: Path) -> Record | None:
@@ -88,9 +85,6 @@ class Store:
     def write(self, record: Record) -> None:
         path = self._path(record.study, record.clip, record.key)
         self.write_json(path.relative_to(self.root), {**asdict(record), "keep_rate": record.keep_rate})
-        known = self._by_key().setdefault(record.key, [])
-        if path not in known:
-            known.append(path)
 
     def write_json(self, name: str | Path, value: Mapping[str, Any]) -> Path:
         return self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
@@ -124,10 +118,3 @@ class Store:
 
     def _path(self, study: str, clip: str, key: str) -> Path:
         return self.root / "records" / study / f"{re.sub(r'[^A-Za-z0-9.@-]+', '_', clip)}.{key}.json"
-
-    def _by_key(self) -> dict[str, list[Path]]:
-        if self._known is None:
-            self._known = {}
-            for path in sorted((self.root / "records").glob("*/*.json")):
-                self._known.setdefault(path.stem.rsplit(".", 1)[-1], []).append(path)
-        return self._known

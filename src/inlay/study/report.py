@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from inlay.study.dress import HOVER, SORT, STYLE
-from inlay.study.sections import Cell, Figure, Section, Table
+from inlay.study.sections import Cell, Figure, Finding, Section, Table
 from inlay.study.svg import draw
 
 KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
@@ -117,13 +117,56 @@ def results_page(sections: Sequence[Section], *, figures: str = "") -> str:
     head = (
         "# Results\n\nMade by `inlay study docs` from the records of the studies; do not edit by hand. Numbers in "
         "brackets are 95 % intervals. Rows that begin with `paper:` are the paper's own, with another backbone "
-        "(Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values.\n"
+        "(Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric follows "
+        "is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
     )
-    parts = [head]
+    parts = [head, in_short(sections)]
     for section in sections:
-        parts.append(section.markdown(figures=figures))
+        parts.append(section.markdown(figures=figures, narrow=True))
         parts.append(_made(section))
     return "\n".join(parts)
+
+
+def in_short(sections: Sequence[Section]) -> str:
+    """How many relations hold, by study, and those that do not, each with its numbers and the likely reason."""
+    examined = {s.title: [f for f in s.findings if f.holds is not None] for s in sections}
+    examined = {title: found for title, found in examined.items() if found}
+    if not examined:
+        return ""
+    total, kept = (sum(map(len, rows)) for rows in (examined.values(), map(_holding, examined.values())))
+    lines = [
+        "## In short",
+        "",
+        f"{kept} of {total} relations hold here: those the paper states, and some that follow from it. Each is checked "
+        "by code from the records and listed below its tables; a difference is paired clip by clip, in brackets its "
+        "95 % interval.",
+        "",
+        "| Study | relations | hold |",
+        "|---|---:|---:|",
+        *(f"| {title} | {len(found)} | {len(_holding(found))} |" for title, found in examined.items()),
+        "",
+        *_failing(examined),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _holding(findings: Sequence[Finding]) -> list[Finding]:
+    return [f for f in findings if f.holds]
+
+
+def _failing(examined: Mapping[str, Sequence[Finding]]) -> list[str]:
+    """A line on each relation that does not hold, those with the same likely reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for title, found in examined.items():
+        for f in (f for f in found if not f.holds):
+            numbers = f" ({f.detail})" if f.detail else ""
+            line = f"- {title.split(' (')[-1].rstrip(')')}: {f.claim}{numbers}."
+            by_reason.setdefault(f.why, []).append(line)
+    lines = []
+    for reason in sorted(by_reason):
+        because = f", likely because {reason}" if reason else ""
+        lines += [f"These do not hold{because}:", "", *by_reason[reason], ""]
+    return lines
 
 
 def _made(section: Section) -> str:

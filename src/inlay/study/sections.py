@@ -15,6 +15,7 @@ from inlay.study.readings import score_set
 from inlay.study.records import Record
 
 DIGITS = {"psnr": 2, "psnr-video": 2, "ssim": 3, "ssim-gaussian": 3, "lpips": 3, "fvd": 1, "kvd": 3, "vmaf": 1}
+NEARLY_THE_SAME = ("psnr-video", "error-level")  # as PSNR; the report has them
 ARROWS = {"higher": "↑", "lower": "↓"}
 
 
@@ -26,6 +27,14 @@ class Cell:
     value: float | None = None
     low: float | None = None
     high: float | None = None
+
+    @property
+    def narrow(self) -> str:
+        """The interval on a line of its own, and nothing broken within a number."""
+        if self.value is None:
+            return self.text
+        number, _, span = self.text.replace(" [", "\n[", 1).replace(" ", "&nbsp;").partition("\n")
+        return f"{number}<br><small>{span}</small>" if span else number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +48,16 @@ class Table:
             if len(row) != len(self.columns):
                 raise UsageError(f"table {self.caption!r}: {len(self.columns)} columns, a row has {len(row)}")
 
-    def markdown(self) -> str:
+    def markdown(self, *, narrow: bool = False) -> str:
+        """`narrow`: for a page of text: intervals below their numbers, without the columns that say nearly the same."""
+
         def line(fields: Sequence[str]) -> str:
             return "| " + " | ".join(f.replace("|", "\\|") for f in fields) + " |"
 
-        rule = ["---"] + ["---:"] * (len(self.columns) - 1)
-        body = [line([c.text for c in row]) for row in self.rows]
-        return "\n".join([f"**{self.caption}**", "", line(self.columns), line(rule), *body])
+        shown = [i for i, name in enumerate(self.columns) if not narrow or name.split(" ")[0] not in NEARLY_THE_SAME]
+        rule = ["---"] + ["---:"] * (len(shown) - 1)
+        body = [line([row[i].narrow if narrow else row[i].text for i in shown]) for row in self.rows]
+        return "\n".join([f"**{self.caption}**", "", line([self.columns[i] for i in shown]), line(rule), *body])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +80,15 @@ class Finding:
     claim: str
     holds: bool | None
     detail: str = ""
+    why: str = ""  # the likely reason, said where it does not hold
+
+    @property
+    def verdict(self) -> str:
+        return {True: "holds", False: "does not hold", None: "not examined"}[self.holds]
 
     def text(self) -> str:
-        verdict = {True: "holds", False: "does not hold", None: "not examined"}[self.holds]
-        return f"{self.claim}: {verdict}{' (' + self.detail + ')' if self.detail else ''}"
+        reason = f" Likely reason: {self.why}." if self.why and self.holds is False else ""
+        return f"{self.claim}: {self.verdict}{' (' + self.detail + ')' if self.detail else ''}.{reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +128,10 @@ class Section:
             setup=raw["setup"],
         )
 
-    def markdown(self, *, level: int = 2, figures: str = "") -> str:
+    def markdown(self, *, level: int = 2, figures: str = "", narrow: bool = False) -> str:
         """`figures` is the way from the page to the output folder."""
         parts = [f"{'#' * level} {self.title}", *self.text]
-        parts += [t.markdown() for t in self.tables]
+        parts += [t.markdown(narrow=narrow) for t in self.tables]
         parts += [f"![{f.caption}]({figures}{f.file})\n\n{f.caption}" for f in self.figures if f.file]
         if self.findings:
             parts.append("\n".join(f"- {f.text()}" for f in self.findings))
@@ -129,12 +146,12 @@ def number(value: float | None, digits: int = 3, low: float | None = None, high:
     """`28.27 [27.90, 28.61]`; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return Cell(text="-")
-    span = "" if low is None or high is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    span = "" if low is None or high is None or low == high else f" [{low:.{digits}f}, {high:.{digits}f}]"
     return Cell(text=f"{value:.{digits}f}{span}", value=value, low=low, high=high)
 
 
 def percent(value: float, low: float | None = None, high: float | None = None) -> Cell:
-    span = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
+    span = "" if low is None or high is None or low == high else f" [{100 * low:.1f}, {100 * high:.1f}]"
     return Cell(text=f"{100 * value:.1f} %{span}", value=value, low=low, high=high)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from inlay.measure import count_tokens
+from inlay.measure.recall import remember
 from inlay.study import paper
 from inlay.study.datasets import Clip, DataSet, count_frames
 from inlay.study.plots import Panel, Series, curves
@@ -16,6 +17,7 @@ from inlay.study.readings import Reading, read_pair, why_unavailable
 from inlay.study.records import Record, make_key
 from inlay.study.rules import Setting
 from inlay.study.sections import Finding, Section, missing_notes
+from inlay.study.sound import sound
 from inlay.study.workspace import Workspace
 from inlay.types import Tokens, Video
 
@@ -27,9 +29,8 @@ MODES = {
 }
 
 
-def streaming(work: Workspace) -> Section:
-    """Videos of two chunks; the modes differ in what the second chunk knows of the first."""
-    data = longer(work.need("davis"))
+def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]:
+    """Records by mode."""
     modes = [m for m in MODES if m != "stateful" or work.bench.tokenizer.spec.stateful]
     unavailable = why_unavailable(work.metrics, work.config)
     found: dict[str, list[Record]] = {m: [] for m in modes}
@@ -42,13 +43,23 @@ def streaming(work: Workspace) -> Section:
                 if video is None:
                     work.tell(f"streaming: {data.name} {number}/{len(data)}: {clip.name}")
                     video = clip.load()
-                record = _run(work, video, mode, lacking, record)
+                    reference = replace(video, frames=remember(video.frames.to(work.config.device)))
+                tokens, result = _through(work, video, mode)
+                reading = read_pair(reference, result, lacking, work.config)
+                record = _counted(work, tokens, replace(record, reading=record.reading.merged(reading)))
                 said = Reading(unavailable=unavailable)
                 record = replace(record, reading=said.merged(record.reading))
                 work.store.write(record)
             found[mode].append(record)
     work.saw([r for records in found.values() for r in records])
-    rows = [work.quality_row(MODES[m], found[m]) for m in modes]
+    return found
+
+
+def streaming(work: Workspace) -> Section:
+    """Videos of two chunks; the modes differ in what the second chunk knows of the first."""
+    data = sound(longer(work.need("davis")), work.store, work.tell)
+    found = measure_streaming(work, data)
+    rows = [work.quality_row(MODES[m], records) for m, records in found.items()]
     rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
     frames = data.spec.frames
     use = use_by_slot(found)
@@ -101,7 +112,7 @@ def _start(work: Workspace, data: DataSet, clip: Clip, mode: str) -> Record:
     return stored or blank
 
 
-def _run(work: Workspace, video: Video, mode: str, metrics: list[str], base: Record) -> Record:
+def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
     from inlay.stream import StreamConfig, StreamDecoder, StreamEncoder
 
     tokenizer = work.bench.tokenizer
@@ -111,10 +122,12 @@ def _run(work: Workspace, video: Video, mode: str, metrics: list[str], base: Rec
     tokens = Tokens.join(list(encoder.encode([video])))
     decoder = StreamDecoder(tokenizer, fill=tokenizer.default_fill)
     frames = torch.cat([decoder.push(part).frames for part in tokens.chunks()])
-    reading = read_pair(video, Video(frames=frames, fps=video.fps), metrics, work.config)
+    return tokens, Video(frames=frames, fps=video.fps)
+
+
+def _counted(work: Workspace, tokens: Tokens, base: Record) -> Record:
     return replace(
         base,
-        reading=base.reading.merged(reading),
         tokens=len(tokens),
         cells=tokens.cells,
         slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
@@ -128,7 +141,7 @@ def _findings(found: dict[str, list[Record]]) -> list[Finding]:
     shown = ", ".join(f"{m} {100 * r:.1f} %" for m, r in rate.items())
     rows = [
         Finding(claim="the dual cache keeps fewer cells", holds=rate["dual-cache"] < rate["clips"], detail=shown),
-        compare("it costs some quality", found["clips"], found["dual-cache"]),
+        compare("the dual cache costs some quality", found["clips"], found["dual-cache"]),
     ]
     if "stateful" in found:
         rows.append(compare("carried state is better than the dual cache", found["stateful"], found["dual-cache"]))

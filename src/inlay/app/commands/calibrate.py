@@ -10,6 +10,7 @@ import typer
 
 from inlay.app import dataoptions, options, paths
 from inlay.app.screen import Screen
+from inlay.errors import VideoError
 
 
 def calibrate(
@@ -47,10 +48,16 @@ def calibrate(
     found = open_data(data, layout=layout, split=split, spec=spec, limit=limit, tell=screen.note)
     tokenizer = model.load()
     state = room.start(tokenizer.spec)
+    broken: dict[str, str] = {}
     with screen.progress("calibrating", len(found) * frames) as advance:
         for clip in found.clips:
-            state = room.update(state, tokenizer.latents(tokenizer.pixels([clip.load()])))
+            try:
+                state = room.update(state, tokenizer.latents(tokenizer.pixels([clip.load()])))
+            except VideoError as error:  # its header promised more than it holds
+                broken[clip.name] = str(error)
+                screen.note(f"left out: {error}")
             advance(frames)
+    found = found.without(broken)
     profile = room.finish(
         state, data=f"{found.name} ({found.layout}, {found.split}), {len(found)} clips, {found.digest}"
     )

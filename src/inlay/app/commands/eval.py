@@ -69,7 +69,9 @@ def evaluate(
     from inlay.measure import MeasureConfig
     from inlay.study.datasets import ClipSpec, open_data
     from inlay.study.readings import choose_metrics
+    from inlay.study.records import Store
     from inlay.study.rules import RULES
+    from inlay.study.sound import sound
     from inlay.tokenizer import pick_device
 
     names = list(RULES) if rule == "all" else [n.strip() for n in rule.split(",") if n.strip()]
@@ -95,6 +97,7 @@ def evaluate(
     found = open_data(data, layout=layout, split=split, spec=spec, limit=limit, tell=screen.note)
     with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
         store = Path(out or scratch)
+        found = sound(found, Store(store), screen.note)
         if reconstructions is not None:
             rows = _outside(found, Path(reconstructions), chosen, config, store, report, screen)
         else:
@@ -148,7 +151,9 @@ def _show(
     from inlay.study.sections import conventions, metric_cell, missing_notes, rate_cell
 
     record: dict[str, Any] = {"data": data.record(), "conventions": conventions(metrics, config), "rules": {}}
-    lines: list[tuple[str, str]] = [("data", f"{data.name}: {len(data)} clips ({data.layout}, {data.split})")]
+    clips = "1 clip" if len(data) == 1 else f"{len(data)} clips"
+    without = f"; {len(data.left_out)} left out" if data.left_out else ""
+    lines: list[tuple[str, str]] = [("data", f"{data.name}: {clips} ({data.layout}, {data.split}){without}")]
     for name, records in rows.items():
         scores = {m: score_set([r.reading for r in records], m, config) for m in metrics}
         kept = rate_cell(records) if records[0].cells else None

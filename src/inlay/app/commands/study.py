@@ -82,6 +82,7 @@ def study(
     from inlay.study.datasets import ClipSpec, open_data
     from inlay.study.evaluate import Bench
     from inlay.study.readings import choose_metrics
+    from inlay.study.sound import sound
     from inlay.study.workspace import Workspace
     from inlay.tokenizer import pick_device
 
@@ -93,6 +94,7 @@ def study(
     lits = _lits(lit or [])
     spec = ClipSpec(frames=frames, size=side)
     data = {role: open_data(p, name=role, spec=spec, limit=limit, tell=screen.note) for role, p in places.items()}
+    data = {role: sound(one, store, screen.note) for role, one in data.items()}
     work = Workspace(
         bench=Bench(_tokenizer(model, lits, fill), tau=tau, measure=MeasureConfig(device=place)),
         store=store,

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of `speed_gpu.py` and `cpu_speed.py` in, the tables of docs/speed.md out; no number there is typed by hand.
+
+python benchmarks/speed_tables.py            # writes them between the marks in docs/speed.md
+python benchmarks/speed_tables.py --check    # fails if they are not what the records say
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "speed.md"
+BEGIN, END = "<!-- tables of benchmarks/speed_tables.py -->", "<!-- end of tables -->"
+GPU, CPU = "speed_h200_2026-11-15.json", "cpu_speed_2026-11-15.json"
+
+
+def tables() -> str:
+    """All that the records at hand say."""
+    parts = []
+    for name, make in ((GPU, gpu_tables), (CPU, cpu_table)):
+        path = ROOT / "benchmarks" / name
+        if path.is_file():
+            parts += make(json.loads(path.read_text()), f"[record](../benchmarks/{name})")
+    return "\n\n".join(parts)
+
+
+def gpu_tables(record: dict[str, Any], link: str) -> list[str]:
+    stages = record["stages"]
+    rows = {key: row for stage in stages.values() for key, row in stage.items() if is_measured(row)}
+    where = f"{record['device']}, torch {record['torch']}, {record['dtype'].removeprefix('torch.')}"
+    goals = [row for goal in GOALS if (row := goal_row(rows, *goal))]
+    parts = [f"{where} ({link}).", table(("what", "goal", "measured"), goals)]
+    if big := [growth_row(key, row) for key, row in stages.get("growth", {}).items() if is_measured(row)]:
+        parts += ["`mini` and its LIT, milliseconds of a call and gigabytes held at most:",
+                  table(("batch x frames x height x width", "encode", "mask", "LIT", "decode", "GB"), big)]  # fmt: skip
+    if (PAGE.parent / "pictures" / "growth.png").is_file():
+        parts.append("![Time and memory against frames, pixels and batch](pictures/growth.png)")
+    return parts
+
+
+def is_measured(row: Any) -> bool:
+    return isinstance(row, dict) and "error" not in row and ({"ms", "clip_ms", "encode"} & set(row)) != set()
+
+
+# what it is, what was asked or foretold, the row of the record, what of it
+GOALS: list[tuple[str, str, str, str]] = [
+    ("mask, latent-l1, 4096 clips, share of a copy's rate", "70 %", "latent-l1 4096x16 last bfloat16", "share_of_copy"),
+    ("mask, latent-l2", "70 %", "latent-l2 4096x16 last bfloat16", "share_of_copy"),
+    ("mask, latent-cosine", "70 %", "latent-cosine 4096x16 last bfloat16", "share_of_copy"),
+    ("mask, latent-l1, channels first", "70 %", "latent-l1 4096x16 first bfloat16", "share_of_copy"),
+    ("mask, latent-l1, 48 channels", "70 %", "latent-l1 2048x48 last bfloat16", "share_of_copy"),
+    ("mask, one clip, plain / ms", "", "one clip, plain", "ms"),
+    ("mask, one clip, fused, from a graph / ms", "", "one clip, fused from a graph", "ms"),
+    ("LIT `plus`, one clip, eager / ms", "", "plus batch 1 eager", "ms"),
+    ("LIT `plus`, one clip, kernels from a graph / ms", "1.2", "plus batch 1 kernels, from a graph", "ms"),
+    ("LIT `plus`, 8 clips, eager / ms a clip", "", "plus batch 8 eager", "clip_ms"),
+    ("LIT `plus`, 8 clips, kernels from a graph / ms a clip", "1.0", "plus batch 8 kernels, from a graph", "clip_ms"),
+    ("LIT `plus`, floor / ms", "", "plus batch 1 eager", "floor_ms"),
+    ("LIT `paper`, one clip, eager / ms", "", "paper batch 1 eager", "ms"),
+    ("LIT `paper`, one clip, from a graph / ms", "", "paper batch 1 fast, from a graph", "ms"),
+    ("Cosmos-360p, whole way, one clip, eager / ms", "", "cosmos batch 1 eager", "clip_ms.whole"),
+    ("Cosmos-360p, whole way, one clip, compiled / ms", "31", "cosmos batch 1 compiled", "clip_ms.whole"),
+    ("Cosmos-360p, encode and decode alone, one clip, compiled / ms", "", "cosmos batch 1 compiled",
+     "clip_ms.encode and decode alone"),
+    ("Cosmos-360p, mask + LIT over encode + decode, one clip", "5 %", "cosmos batch 1 compiled", "adaptivity_share"),
+    ("Cosmos-360p, whole way, 8 clips, compiled / ms a clip", "28", "cosmos batch 8 compiled", "clip_ms.whole"),
+    ("Cosmos-360p, mask + LIT over encode + decode, 8 clips", "5 %", "cosmos batch 8 compiled", "adaptivity_share"),
+    ("`mini`, whole way, one clip, eager / ms", "", "mini batch 1 eager", "clip_ms.whole"),
+    ("`mini`, whole way, one clip, fast / ms", "", "mini batch 1 fast", "clip_ms.whole"),
+    ("`mini`, whole way, 8 clips, fast / ms a clip", "", "mini batch 8 fast", "clip_ms.whole"),
+]  # fmt: skip
+
+
+def goal_row(rows: dict[str, Any], what: str, goal: str, key: str, of: str) -> tuple[str, ...] | None:
+    value: Any = rows.get(key)
+    for name in of.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    if value is None:
+        return None
+    if "share" in of:
+        return what, goal, f"{100 * value:.3g} %"
+    return what, goal, number(value)
+
+
+def growth_row(key: str, row: dict[str, Any]) -> tuple[str, ...]:
+    steps = ("encode", "mask", "lit", "decode")
+    held = max(row[step].get("peak_gb", 0.0) for step in steps)
+    return key.replace("x", " x "), *(number(row[step]["ms"]) for step in steps), number(held)
+
+
+def cpu_table(record: dict[str, Any], link: str) -> list[str]:
+    rows = [
+        (stage.replace("_", " "), number(row["plain_wall_s"]), number(row["fast_wall_s"]), f"{row['ratio_wall']:.2f}")
+        for stage, row in record["stages"].items()
+    ]
+    said = (
+        f"One clip of {record['clip']} on a CPU, {record['threads']} threads, load {record['load_average']:.1f} "
+        f"({link}); seconds. PSNR of the fast form less that of the plain one: "
+        f"{record['psnr_change_db']:+.4f} dB. "
+        f"`import inlay` takes {record['import_s']:.2f} s."
+    )
+    return [said, table(("stage", "plain", "fast", "ratio"), rows)]
+
+
+def number(x: float) -> str:
+    return f"{x:.3g}" if x < 100 else f"{x:.0f}"
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def filled(text: str) -> str:
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    a = parser.parse_args()
+    text = PAGE.read_text(encoding="utf-8")
+    if not a.check:
+        PAGE.write_text(filled(text), encoding="utf-8")
+    elif filled(text) != text:
+        sys.exit("docs/speed.md is not what the records say; run python benchmarks/speed_tables.py")
+
+
+if __name__ == "__main__":
+    main()

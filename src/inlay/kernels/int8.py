@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of a CPU in 8 bits: float32 in, float32 out, a third of the time where the CPU has instructions for it.
+
+Weights keep a scale an output, activations one scale a call, taken from their own range: what a call gives depends on
+nothing but its own numbers. Sums are 32-bit integers, hence exact; the answer is off by about 1 % of itself, so this is
+only for parts of a network whose answer does not show it (see docs/speed.md for what was measured).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from inlay.kernels.switch import is_on
+
+LEVELS = 253  # steps between the ends of a range: of 255, one for rounding at either end
+CLOSE = 0.05  # how far off the trial may be; a CPU that saturates, or a library that changed, is further
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Packed:
+    """Weights in 8 bits as the library wants them, and what turns its integers back into numbers."""
+
+    weight: Tensor
+    scales_O: Tensor
+    zeros_O: Tensor
+    bias_O: Tensor | None
+
+
+PACKED: WeakKeyDictionary[nn.Module, tuple[object, Packed]] = WeakKeyDictionary()
+
+
+def is_safe(x: Tensor) -> bool:
+    """Inference in float32 on a CPU that passed the trial, and no graph being made."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and is_on()
+        and is_here()
+    )
+
+
+@cache
+def is_here() -> bool:
+    """Whether this CPU has the instructions and this torch the operations, tried once on small numbers."""
+    if not getattr(torch.cpu, "_is_vnni_supported", lambda: False)():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(n, 64, generator=generator) for n in (16, 32))
+    image, kernels = torch.randn(1, 64, 8, 8, generator=generator), torch.randn(16, 64, 3, 3, generator=generator)
+    try:
+        with torch.inference_mode():
+            line = linear(x, pack_linear(w, None))
+            picture = convolve(image, pack_conv(kernels, None))
+    except (RuntimeError, AttributeError, TypeError, NotImplementedError):  # operations of another torch
+        return False
+    pairs = ((line, x @ w.t()), (picture, nn.functional.conv2d(image, kernels, padding=1)))
+    return all(float((got - want).norm()) < CLOSE * float(want.norm()) for got, want in pairs)
+
+
+def packed(layer: nn.Linear | nn.Conv2d) -> Packed:
+    """The weights of a layer in 8 bits, made once for weights that stay as they are."""
+    w = layer.weight
+    mark = (w.data_ptr(), None if w.is_inference() else w._version)
+    if layer not in PACKED or PACKED[layer][0] != mark:
+        pack = pack_linear if isinstance(layer, nn.Linear) else pack_conv
+        PACKED[layer] = (mark, pack(w, layer.bias))
+    return PACKED[layer][1]
+
+
+def pack_linear(weight_OC: Tensor, bias_O: Tensor | None) -> Packed:
+    rounded, scales = in_8_bits(weight_OC)
+    packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+    return Packed(weight=packed, scales_O=scales, zeros_O=torch.zeros(len(scales), dtype=torch.int64), bias_O=bias_O)
+
+
+def pack_conv(weight_OCHW: Tensor, bias_O: Tensor | None) -> Packed:
+    """3x3 with a border of one."""
+    rounded, scales = in_8_bits(weight_OCHW)
+    one = [1, 1]
+    packed = torch.ops.onednn.qconv_prepack(rounded, scales, 1.0, 1, one, one, one, 1, None)
+    return Packed(weight=packed, scales_O=scales, zeros_O=torch.zeros(len(scales), dtype=torch.int64), bias_O=bias_O)
+
+
+def in_8_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers from -127 to 127, and a scale an output."""
+    scales = weight.detach().flatten(1).abs().amax(1).clamp_min(1e-12) / 127
+    return (weight.detach() / scales.view(-1, *[1] * (weight.dim() - 1))).round().to(torch.int8), scales
+
+
+def linear(x_NC: Tensor, packed: Packed, *, after: str = "none") -> Tensor:
+    """[N, O]; `after` may be gelu."""
+    x, scale, zero = in_range(x_NC)
+    return torch.ops.onednn.qlinear_pointwise(
+        x, scale, zero, packed.weight, packed.scales_O, packed.zeros_O, packed.bias_O, 1.0, 0, torch.float32,
+        after, [], "none" if after == "gelu" else "",
+    )  # fmt: skip
+
+
+def convolve(x_NCHW: Tensor, packed: Packed) -> Tensor:
+    """[N, O, H, W] with channels last in memory; each image has a range of its own."""
+    return (
+        torch.cat([convolve_one(image, packed) for image in x_NCHW.split(1)])
+        if len(x_NCHW) > 1
+        else (convolve_one(x_NCHW, packed))
+    )
+
+
+def convolve_one(x_1CHW: Tensor, packed: Packed) -> Tensor:
+    x, scale, zero = in_range(x_1CHW)
+    one = [1, 1]
+    return torch.ops.onednn.qconv2d_pointwise(
+        x, scale, zero, packed.weight, packed.scales_O, packed.zeros_O, packed.bias_O, one, one, one, 1, 1.0, 0,
+        torch.float32, "none", [], "",
+    )  # fmt: skip
+
+
+def in_range(x: Tensor) -> tuple[Tensor, float, int]:
+    """Whole numbers from 0 to 255, the step between them, and the one that stands for zero."""
+    low, high = (float(end) for end in torch.aminmax(x))
+    low, high = min(low, 0.0), max(high, 0.0)  # zero must be among them: it is what borders are made of
+    step = max((high - low) / LEVELS, 1e-12)
+    zero = round(-low / step) + 1  # never 0: weights are packed for a zero elsewhere
+    return torch.add(torch.tensor(zero + 0.5), x, alpha=1 / step).to(torch.uint8), step, zero

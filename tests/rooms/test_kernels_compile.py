@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Triton kernels are compiled for a Hopper GPU, whether or not one is at hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
+]
+HOPPER = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+def compiled(kernel, sizes, constants, **options):
+    names = kernel.arg_names
+    kinds = {n: sizes.get(n, "*bf16") if n.endswith("_ptr") else sizes.get(n, "i32") for n in names}
+    kinds |= dict.fromkeys(constants, "constexpr")
+    chosen = {(names.index(n),): value for n, value in constants.items()}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if kinds[n] not in ("fp32", "constexpr")}
+    source = ASTSource(fn=kernel, signature=kinds, constexprs=chosen, attrs=aligned)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+"""
+SCAN = """
+from inlay.kernels.scan_triton import again_kernel, scan_kernel
+sizes = {"keep_ptr": "*i8", "flag_ptr": "*i32", "tau": "fp32"}
+kernels = (0, scan_kernel, False), (1, scan_kernel, True), (2, scan_kernel, True), (2, again_kernel, False)
+for code, kernel, guess in kernels:
+    for last in (True, False):
+        shape = dict(C=16, T=9, CODE=code, PREVIOUS=False, STARTED=False, GUESS=guess, TOGETHER=0 if last else 2)
+        shape |= dict(P=32 if last else 64, N=16, LEVELS=4)
+        shape |= dict.fromkeys(("z_p", "start_p", "end_p"), 16 if last else 1)
+        shape |= dict.fromkeys(("z_c", "start_c", "end_c"), 1) if last else {}
+        found = compiled(kernel, sizes, shape, num_warps=1)
+        assert found.metadata.shared == 0, "channels stay where they were read"
+"""
+LIT = """
+from inlay.kernels.lit_ends_triton import features_kernel, finish_kernel
+from inlay.kernels.lit_triton import attention_kernel, near_norm_kernel, norm_kernel
+shape = dict(COUNT=2, EPS=1e-5, D=256, P=8)
+assert "bar.sync" not in compiled(near_norm_kernel, {}, shape, num_warps=8).asm["ptx"]
+compiled(norm_kernel, {}, shape)
+ends = dict(z_c=1, z_p=16, C=16, N=16, T=9, P=32)
+compiled(features_kernel, {"keep_ptr": "*i8", "tau_ptr": "*fp32"}, ends, num_warps=1)
+compiled(finish_kernel, {"keep_ptr": "*i8"}, ends, num_warps=1)
+kinds = {"cos_ptr": "*fp32", "sin_ptr": "*fp32", "scale": "fp32"}
+shape = dict(T=9, S=8, OFFSET=4, D=256, HALF=32, M=64, K=64)
+found = compiled(attention_kernel, kinds, shape, num_warps=4, num_stages=2)
+assert "wgmma.mma" in found.asm["ptx"] and found.metadata.shared < 227 * 1024
+"""
+
+
+@pytest.mark.parametrize("kernels", [SCAN, LIT], ids=["scan", "lit"])
+def test_they_compile_for_hopper(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    done = subprocess.run([sys.executable, "-c", HOPPER + kernels], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
