@@ -44,6 +44,7 @@ from inlay.train.validate import ValidationSet
 from inlay.weightfile import load_weights, save_weights
 
 TYPICAL_DETAIL = 11.4  # grey levels: the median over the training clips
+CHROMA = ("bicubic", "nearest", "bicubic")  # as the video room reads, and now and then as most programs do
 HELD_OUT = 24  # one clip in this many is never trained on; the choice goes by name, so it is the same everywhere
 
 
@@ -138,7 +139,7 @@ def load_clips(args: argparse.Namespace) -> tuple[MixedClips, ValidationSet]:
     paths = sorted(p for folder in args.clips for p in folder.glob("*.ivf"))[: args.limit]
     kept, held = ([p for p in paths if is_held_out(p) == flag] for flag in (False, True))
     videos = decode_ivf([*kept, *held], program=args.dav1d)
-    train = ResidentClips(videos[: len(kept)], names=[p.stem for p in kept], device=args.device)
+    train = ResidentClips(videos[: len(kept)], names=[p.stem for p in kept], device=args.device, chroma=CHROMA)
     train.weights = tuple(len(v) * detail(v) for v in train.videos)
     test = ResidentClips(videos[len(kept) :], names=[p.stem for p in held], device=args.device)
     frames, size = (9, 64) if args.tiny else (33, 256)

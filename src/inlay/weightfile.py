@@ -17,7 +17,8 @@ from torch import Tensor
 
 from inlay.errors import ConfigError, MissingError, UsageError
 
-SCALE = "::scale"  # the scales of an 8-bit tensor stand beside it under its name and this suffix
+SCALE = "::scale"  # the scales of an 8- or 10-bit tensor stand beside it under its name and this suffix
+LOW = "::low"  # so do the two low bits of a 10-bit tensor, four weights a byte
 STORED = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -31,16 +32,20 @@ class Weights:
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, stored: str = "fp16") -> None:
-    """Write atomically. `stored`: fp32, fp16, bf16, or int8 (matrices only; the rest stays fp16)."""
+    """Write atomically. `stored`: fp32, fp16, bf16, int8 or int10 (matrices only; the rest stays fp16)."""
     from safetensors.torch import save_file
 
-    if stored not in (*STORED, "int8"):
-        raise ConfigError(f"weights are stored as fp32, fp16, bf16 or int8; got {stored!r}")
+    if stored not in (*STORED, "int8", "int10"):
+        raise ConfigError(f"weights are stored as fp32, fp16, bf16, int8 or int10; got {stored!r}")
     packed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         t = tensor.detach().float().cpu().contiguous()
         if stored == "int8" and t.ndim >= 2:
-            packed[name], packed[name + SCALE] = _to_int8(t)
+            whole, packed[name + SCALE] = _to_whole(t, most=127)
+            packed[name] = whole.to(torch.int8)
+        elif stored == "int10" and t.ndim >= 2:
+            whole, packed[name + SCALE] = _to_whole(t, most=511)
+            packed[name], packed[name + LOW] = _split(whole)
         else:
             packed[name] = t.to(STORED.get(stored, torch.float16))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,11 +71,11 @@ def load_weights(path: Path) -> Weights:
             meta = json.loads((file.metadata() or {}).get("inlay", "{}"))
     except (SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"{path} is not a readable safetensors file ({error}); fetch or copy it again") from error
-    tensors = {
-        name: t.float() * raw[name + SCALE].float() if name + SCALE in raw else t.float()
-        for name, t in raw.items()
-        if not name.endswith(SCALE)
-    }
+    names = [name for name in raw if not name.endswith((SCALE, LOW))]
+    try:
+        tensors = {name: _restored(name, raw) for name in names}
+    except RuntimeError as error:
+        raise UsageError(f"{path}: parts of a tensor do not fit together ({error}); fetch or copy it again") from error
     return Weights(tensors=tensors, meta=meta, hash=hash_weights(raw))
 
 
@@ -98,9 +103,25 @@ def hash_weights(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _to_int8(t: Tensor) -> tuple[Tensor, Tensor]:
-    """A scale for each output and each tap of a kernel: corners are weaker than the centre by far."""
-    scale = (t.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127).to(torch.float32)
+def _to_whole(t: Tensor, *, most: int) -> tuple[Tensor, Tensor]:
+    """Whole numbers in [-most, most], and a scale for each output and each tap of a kernel: corners are weaker than
+    the centre by far."""
+    scale = (t.abs().amax(1, keepdim=True).clamp_min(1e-12) / most).to(torch.float32)
     if t.shape[1] == 1:  # depthwise: as many scales as weights would save nothing
         scale = scale.flatten(1).amax(1).view(-1, *[1] * (t.ndim - 1))
-    return (t / scale).round().clamp(-127, 127).to(torch.int8), scale
+    return (t / scale).round().clamp(-most, most).to(torch.int16), scale
+
+
+def _split(whole: Tensor) -> tuple[Tensor, Tensor]:
+    """The high eight bits in the tensor's shape, and the low two in a row, four weights a byte."""
+    low = (whole & 3).flatten().to(torch.uint8)
+    low = torch.nn.functional.pad(low, (0, -len(low) % 4)).view(-1, 4)
+    return (whole >> 2).to(torch.int8), low[:, 0] | low[:, 1] << 2 | low[:, 2] << 4 | low[:, 3] << 6
+
+
+def _restored(name: str, raw: Mapping[str, Tensor]) -> Tensor:
+    t = raw[name].float()
+    if name + LOW in raw:
+        low = torch.stack([raw[name + LOW] >> shift & 3 for shift in (0, 2, 4, 6)], dim=1).flatten()
+        t = t * 4 + low[: t.numel()].view_as(t)
+    return t * raw[name + SCALE].float() if name + SCALE in raw else t

@@ -60,3 +60,27 @@ def test_eight_bits_keep_a_weak_tap_exact_enough(tmp_path: Path) -> None:
     back = load_weights(tmp_path / "w.safetensors").tensors["w"]
     relative = (back - weight).square().mean((1,)).sqrt() / weight.square().mean((1,)).sqrt()
     assert relative.max() < 0.012
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 3, 3), (7, 1), (2, 9)])
+def test_ten_bits_are_four_times_finer_than_eight(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    errors = {}
+    for stored in ("int8", "int10"):
+        save_weights(tmp_path / f"{stored}.safetensors", {"w": weight, "bias": weight[0]}, {}, stored=stored)
+        back = load_weights(tmp_path / f"{stored}.safetensors").tensors
+        assert set(back) == {"w", "bias"}
+        errors[stored] = (back["w"] - weight).abs().max().item()
+    step = weight.abs().amax(1, keepdim=True).max().item() / 511
+    assert errors["int10"] <= step / 2 * 1.01
+    assert shape[1] == 1 or errors["int10"] < errors["int8"]
+
+
+def test_parts_that_do_not_fit_together_are_an_error(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    w = torch.zeros(4, 4, dtype=torch.int8)
+    for low in (torch.zeros(3, dtype=torch.uint8), torch.zeros(4)):
+        save_file({"w": w, "w::scale": torch.ones(4, 1), "w::low": low}, tmp_path / "bad.safetensors")
+        with pytest.raises(UsageError, match="do not fit together"):
+            load_weights(tmp_path / "bad.safetensors")

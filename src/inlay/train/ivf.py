@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -98,12 +98,14 @@ def parse_y4m(data: bytes, *, name: str = "stream") -> PlanarVideo:
     return PlanarVideo(y=y.reshape(frames, height, width), u=u.reshape(half), v=v.reshape(half))
 
 
-def i420_to_rgb(y_THW: Tensor, u_THW: Tensor, v_THW: Tensor, *, matrix: str = "bt601") -> Tensor:
-    """[T, 3, H, W] in [-1, 1], not rounded to whole levels: limited range, chroma upsampled bilinearly."""
+def i420_to_rgb(
+    y_THW: Tensor, u_THW: Tensor, v_THW: Tensor, *, matrix: str = "bt601", chroma: str = "bicubic"
+) -> Tensor:
+    """[T, 3, H, W] in [-1, 1], not rounded to whole levels: limited range, chroma upsampled by one of CHROMA."""
     kr, kb = MATRICES[matrix]
     kg = 1 - kr - kb
     h, w = y_THW.shape[1:]
-    chroma_T2HW = upsample(torch.stack([u_THW, v_THW], dim=1).float())[..., :h, :w]
+    chroma_T2HW = pick("chroma", chroma, CHROMA)(torch.stack([u_THW, v_THW], dim=1).float())[..., :h, :w]
     luma = (y_THW.float() - 16) * (2 / 219)  # [-1, 1] is two units wide
     cb, cr = ((chroma_T2HW - 128) * (2 / 224)).unbind(1)
     red, blue = luma + (2 - 2 * kr) * cr, luma + (2 - 2 * kb) * cb
@@ -111,11 +113,49 @@ def i420_to_rgb(y_THW: Tensor, u_THW: Tensor, v_THW: Tensor, *, matrix: str = "b
     return (torch.stack([red, green, blue], dim=1) - 1).clamp_(-1, 1)
 
 
-def upsample(chroma_TCHW: Tensor) -> Tensor:
-    """Twice the size, bilinearly: samples lie between two rows, but on every second column, as in nearly all video."""
+def bicubic(chroma_TCHW: Tensor) -> Tensor:
+    """Twice the size as swscale's careful path makes it, which the video room uses."""
+    n, m = chroma_TCHW.shape[-2:]
+    padded = F.pad(chroma_TCHW, (0, 0, 2, 2), mode="replicate")
+    rows = [padded[..., i : i + n, :] for i in range(5)]  # samples lie between two rows: a quarter from each
+    upper, lower = _weigh(rows[:4], CUBIC[0.75]), _weigh(rows[1:], CUBIC[0.25])
+    tall = torch.stack([upper, lower], dim=-2).flatten(-3, -2)
+    padded = F.pad(tall, (1, 2, 0, 0), mode="replicate")
+    between = _weigh([padded[..., i : i + m] for i in range(4)], CUBIC[0.5])  # and on every second column
+    return torch.stack([tall, between], dim=-1).flatten(-2)
+
+
+def bilinear(chroma_TCHW: Tensor) -> Tensor:
+    """Twice the size, smoother than the cubic kernel."""
     tall = F.interpolate(chroma_TCHW, scale_factor=(2, 1), mode="bilinear", align_corners=False)
     after = torch.cat([tall[..., 1:], tall[..., -1:]], dim=-1)
     return torch.stack([tall, (tall + after) / 2], dim=-1).flatten(-2)
+
+
+def nearest(chroma_TCHW: Tensor) -> Tensor:
+    """Twice the size, every sample four times: what most programs do unless told otherwise."""
+    return chroma_TCHW.repeat_interleave(2, dim=-2).repeat_interleave(2, dim=-1)
+
+
+CHROMA: dict[str, Callable[[Tensor], Tensor]] = {"bicubic": bicubic, "bilinear": bilinear, "nearest": nearest}
+
+
+def _cubic(distance: float, a: float = -0.6) -> float:
+    """Keys' kernel with swscale's own constant."""
+    d = abs(distance)
+    if d < 1:
+        return (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return a * (d**3 - 5 * d**2 + 8 * d - 4)
+
+
+CUBIC = {at: [_cubic(at - tap) for tap in (-1, 0, 1, 2)] for at in (0.25, 0.5, 0.75)}  # weights of four neighbours
+
+
+def _weigh(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    total = parts[0] * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total = total.add_(part, alpha=weight)
+    return total
 
 
 def remux_to_ivf(source: str | Path, target: str | Path) -> Path:

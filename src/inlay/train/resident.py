@@ -15,7 +15,7 @@ from inlay.train.data import ClipSource, cut_all, cut_rgb, finish
 from inlay.train.ivf import PlanarVideo, decode_ivf, i420_to_rgb
 from inlay.train.sampler import ClipEntry, Draw
 
-MARGIN = 2  # luma pixels cut around a crop, so that chroma at its border is interpolated from real neighbours
+MARGIN = 4  # luma pixels cut around a crop, so that chroma at its border is interpolated from real neighbours
 
 
 class ResidentClips:
@@ -29,7 +29,10 @@ class ResidentClips:
         *,
         names: Sequence[str] | None = None,
         device: torch.device | str = "cpu",
+        chroma: Sequence[str] = ("bicubic",),
     ) -> None:
+        """`chroma`: how colours of planar videos are made larger; of several ways, each draw takes one by its seed."""
+        self.chroma = tuple(chroma)
         self.videos = [v.to(device) for v in videos]
         names = names or [f"clip-{i}" for i in range(len(videos))]
         self.entries = tuple(_entry(v, name) for v, name in zip(self.videos, names, strict=True))
@@ -56,18 +59,22 @@ class ResidentClips:
         video = self.videos[draw.clip]
         if isinstance(video, Tensor):
             return cut_rgb(video[_frames(draw)], draw)
-        return cut_planar(video, _frames(draw), draw)
+        return cut_planar(video, _frames(draw), draw, chroma=self._chroma(draw))
+
+    def _chroma(self, draw: Draw) -> str:
+        return self.chroma[draw.seed % len(self.chroma)]
 
     def cut_many(self, draws: Sequence[Draw]) -> list[Tensor]:
         """The same clips, those at their own scale converted together: sixteen one by one keep a GPU waiting."""
-        alike: dict[tuple[str, int, int], list[int]] = {}
+        alike: dict[tuple[str, str, int, int], list[int]] = {}
         for i, draw in enumerate(draws):
             video, entry = self.videos[draw.clip], self.entries[draw.clip]
             if isinstance(video, PlanarVideo) and draw.window(entry.height, entry.width)[2] == draw.size:
-                alike.setdefault((video.matrix, draw.frames, draw.size), []).append(i)
+                alike.setdefault((self._chroma(draw), video.matrix, draw.frames, draw.size), []).append(i)
         found: dict[int, Tensor] = {}
-        for members in alike.values():
-            clips = cut_planar_many([self._padded(draws[i].clip) for i in members], [draws[i] for i in members])
+        for (chroma, *_), members in alike.items():
+            videos = [self._padded(draws[i].clip) for i in members]
+            clips = cut_planar_many(videos, [draws[i] for i in members], chroma=chroma)
             found |= dict(zip(members, clips, strict=True))
         return [found[i] if i in found else self.cut(draw) for i, draw in enumerate(draws)]
 
@@ -79,7 +86,7 @@ class ResidentClips:
         return self._wide[clip]
 
 
-def cut_planar(video: PlanarVideo, frames: slice, draw: Draw) -> Tensor:
+def cut_planar(video: PlanarVideo, frames: slice, draw: Draw, *, chroma: str) -> Tensor:
     """[3, T, size, size] of planar frames; only the crop (and a margin) is ever converted."""
     height, width = video.y.shape[1:]
     top, left, side = draw.window(height, width)
@@ -91,11 +98,12 @@ def cut_planar(video: PlanarVideo, frames: slice, draw: Draw) -> Tensor:
         video.u[frames, half_rows, half_columns],
         video.v[frames, half_rows, half_columns],
         matrix=video.matrix,
+        chroma=chroma,
     )
     return finish(rgb_TCHW[:, :, y : y + side, x : x + side], draw)
 
 
-def cut_planar_many(videos: Sequence[PlanarVideo], draws: Sequence[Draw]) -> list[Tensor]:
+def cut_planar_many(videos: Sequence[PlanarVideo], draws: Sequence[Draw], *, chroma: str) -> list[Tensor]:
     """Crops of one size from videos that `pad_planar` made wider: bytes are gathered, colours made once for all."""
     T, side = draws[0].frames, draws[0].size
     room = side + 2 * MARGIN + 2  # a crop at an odd place begins one pixel further in
@@ -111,7 +119,7 @@ def cut_planar_many(videos: Sequence[PlanarVideo], draws: Sequence[Draw]) -> lis
         u[i] = video.u[frames, first : first + room // 2, after : after + room // 2]
         v[i] = video.v[frames, first : first + room // 2, after : after + room // 2]
         starts.append((MARGIN + top % 2, MARGIN + left % 2))
-    rgb = i420_to_rgb(y.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1), matrix=videos[0].matrix)
+    rgb = i420_to_rgb(y.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1), matrix=videos[0].matrix, chroma=chroma)
     rgb_BTCHW = rgb.unflatten(0, (len(draws), T))
     return [
         finish(x[:, :, a : a + side, b : b + side], d) for x, (a, b), d in zip(rgb_BTCHW, starts, draws, strict=True)
