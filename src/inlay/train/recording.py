@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step in, the same step as one CUDA graph out.
 
-A step of these networks is a thousand small launches: the GPU works 25 ms and waits for Python another 20. Recorded
+A step of these networks is more than a thousand small launches, which keep Python busier than some GPUs. Recorded
 once, it is played back with one launch. What a recording cannot hold stays outside: the choice of clips, noise drawn
 by seed, the learning rate (a number on the device that the recording reads), averaging and the log.
 """

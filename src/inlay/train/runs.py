@@ -15,9 +15,9 @@ from inlay.train.checkpoint import seed_random
 from inlay.train.config import TrainConfig
 from inlay.train.data import FileClips
 from inlay.train.loop import Outcome, fit
-from inlay.train.processes import join_processes
+from inlay.train.processes import Processes, join_processes
 from inlay.train.start import start_from
-from inlay.train.tasks import BackboneTask, LitTask, Task
+from inlay.train.tasks import BackboneTask, LitTask
 from inlay.train.together import TogetherTask
 from inlay.train.validate import ValidationSet
 
@@ -56,12 +56,8 @@ def train_lit(
     if start is not None:
         start_from(module, start)
     module.to(processes.device)
-    task: Task = LitTask(module, frozen, config, validation=validation, cache=cache)
-    entries = validation.entries if validation else ()
-    return fit(
-        task, clips, config, run_dir, resume=resume, validate_entries=entries, problems=problems, processes=processes,
-        stop_after=stop_after, quiet=quiet,
-    )  # fmt: skip
+    task = LitTask(module, frozen, config, validation=validation, cache=cache)
+    return run_task(task, clips, run_dir, problems, processes, resume=resume, stop_after=stop_after, quiet=quiet)
 
 
 def train_backbone(
@@ -87,12 +83,8 @@ def train_backbone(
     module = Mini(shape)
     if start is not None:
         start_from(module, start)
-    task: Task = BackboneTask(module.to(processes.device), config, validation=validation)
-    entries = validation.entries if validation else ()
-    return fit(
-        task, clips, config, run_dir, resume=resume, validate_entries=entries, problems=problems, processes=processes,
-        stop_after=stop_after, quiet=quiet,
-    )  # fmt: skip
+    task = BackboneTask(module.to(processes.device), config, validation=validation)
+    return run_task(task, clips, run_dir, problems, processes, resume=resume, stop_after=stop_after, quiet=quiet)
 
 
 def train_together(
@@ -121,11 +113,25 @@ def train_together(
     for module, weights in ((mini, start), (fill, start_lit)):
         if weights is not None:
             start_from(module, weights)
-    task: Task = TogetherTask(mini.to(processes.device), fill.to(processes.device), config, validation=validation)
-    entries = validation.entries if validation else ()
+    task = TogetherTask(mini.to(processes.device), fill.to(processes.device), config, validation=validation)
+    return run_task(task, clips, run_dir, problems, processes, resume=resume, stop_after=stop_after, quiet=quiet)
+
+
+def run_task(
+    task: LitTask | BackboneTask | TogetherTask,
+    clips: FileClips,
+    run_dir: str | Path,
+    problems: list[str],
+    processes: Processes,
+    *,
+    resume: bool,
+    stop_after: float,
+    quiet: bool,
+) -> Outcome:
+    """Train the task with its own configuration, and have the run folder name the clips it is validated on."""
     return fit(
-        task, clips, config, run_dir, resume=resume, validate_entries=entries, problems=problems, processes=processes,
-        stop_after=stop_after, quiet=quiet,
+        task, clips, task.config, run_dir, resume=resume, problems=problems, processes=processes,
+        validate_entries=task.validation.entries if task.validation else (), stop_after=stop_after, quiet=quiet,
     )  # fmt: skip
 
 

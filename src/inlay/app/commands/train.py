@@ -142,7 +142,7 @@ def backbone(
 ) -> None:
     """Train the embedded backbone, from nothing or from the weights --from names.
 
-    Presets: mini (the one that ships), smoke (seconds, to see that everything is in place).
+    Presets: mini (our recipe for it alone), smoke (seconds, to see that everything is in place).
     """
     from inlay.train.presets import BACKBONE_PRESETS
 
@@ -181,7 +181,7 @@ def together(
 ) -> None:
     """Train the embedded backbone and its LIT at once, so that latents change most where the picture does.
 
-    Presets: together (the one that ships), smoke (seconds, to see that everything is in place).
+    Presets: together (how the one that ships ended its training), smoke (seconds, to see that everything is in place).
     """
     from inlay.train.presets import TOGETHER_PRESETS
 
