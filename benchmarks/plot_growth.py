@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 AXES = {"frames": "frames", "size": "megapixels of a frame", "batch": "clips in a batch"}
+SHOWN = {"ms": "milliseconds", "call_gb": "memory a call takes, GB"}
 STEPS = ("encode", "mask", "lit", "decode")
 
 
@@ -33,20 +34,21 @@ def draw(growth: dict[str, Any], title: str, out: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, grid = plt.subplots(2, 3, figsize=(12, 6.4), sharex="col", layout="constrained")
+    first = next(row for row in growth.values() if isinstance(row, dict))
+    shown = {key: label for key, label in SHOWN.items() if key in first["encode"]}
+    figure, grid = plt.subplots(
+        len(shown), 3, figsize=(12, 3.2 * len(shown)), sharex="col", squeeze=False, layout="constrained"
+    )
     for column, (kind, label) in enumerate(AXES.items()):
         xs, rows = zip(*series(growth, kind), strict=True)
-        for step in STEPS:
-            lines = [("ms", 1.0, grid[0][column])]
-            if all("peak_gb" in row[step] for row in rows):
-                lines.append(("peak_gb", 1.0, grid[1][column]))
-            for key, scale, axes in lines:
-                ys = [row[step][key] * scale for row in rows]
+        for axes, key in zip(grid[:, column], shown, strict=True):
+            for step in STEPS:
+                ys = [row[step][key] for row in rows]
                 (drawn,) = axes.plot(xs, ys, marker="o", markersize=4, label=step)
                 axes.plot([xs[0], xs[-1]], [ys[0], ys[-1]], linestyle="--", linewidth=0.8, color=drawn.get_color())
-        grid[1][column].set_xlabel(label)
-    grid[0][0].set_ylabel("milliseconds")
-    grid[1][0].set_ylabel("peak memory, GB")
+        grid[-1][column].set_xlabel(label)
+    for axes, label in zip(grid[:, 0], shown.values(), strict=True):
+        axes.set_ylabel(label)
     grid[0][0].legend(frameon=False)
     for axes in grid.flat:
         axes.set_ylim(bottom=0)

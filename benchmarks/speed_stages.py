@@ -7,6 +7,7 @@ does not depend on them.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -54,9 +55,9 @@ class Setup:
     def left(self) -> float:
         return self.until - time.monotonic()
 
-    def time(self, call: Callable[[], Any], *, repeats: int | None = None) -> dict[str, float]:
+    def time(self, call: Callable[[], Any], *, repeats: int | None = None, queued: bool = False) -> dict[str, float]:
         with torch.inference_mode():
-            return timed(call, self.device, repeats=repeats or self.repeats, warmup=3)
+            return timed(call, self.device, repeats=repeats or self.repeats, warmup=3, queued=queued)
 
 
 class Notes(dict[str, Any]):
@@ -112,7 +113,7 @@ def run_mask(s: Setup, notes: Notes) -> None:
 
 
 def mask_row(s: Setup, z: Tensor, config: MaskConfig) -> dict[str, Any]:
-    fast = s.time(lambda: keep_mask(z, config))
+    fast = s.time(lambda: keep_mask(z, config), queued=True)
     moved = tensor_bytes(z) + z[:, 0].numel() + tensor_bytes(z[:, :, 0])
     copy = copy_row(s, moved)
     few = z[:64]
@@ -125,14 +126,15 @@ def copy_row(s: Setup, moved: int) -> dict[str, float]:
     """A copy that reads half of these bytes and writes the other half."""
     source = torch.zeros(moved // 2, dtype=torch.uint8, device=s.device)
     target = torch.empty_like(source)
-    return s.time(lambda: target.copy_(source))
+    return s.time(lambda: target.copy_(source), queued=True)
 
 
 def tile_row(s: Setup, criterion: str, tile: int) -> dict[str, float]:
     from inlay.kernels.scan_triton import launch
 
     z = latents(s, 2 if s.small else 4096, 16, last=True)
-    return s.time(lambda: launch(z, None, criterion=criterion, previous=False, tau=TAUS[criterion], tile=tile))
+    call = functools.partial(launch, z, None, criterion=criterion, previous=False, tau=TAUS[criterion], tile=tile)
+    return s.time(call, queued=True)
 
 
 def one_mask(s: Setup) -> dict[str, Callable[[], Any]]:
@@ -373,23 +375,39 @@ def run_growth(s: Setup, notes: Notes) -> None:
 
 
 def grown(s: Setup, batch: int, frames: int, size: tuple[int, int]) -> dict[str, Any]:
-    """One point, with a tokenizer of its own: graphs of other shapes would count as memory."""
+    """One point, with a tokenizer of its own: time of a call, and the memory that the first one takes beside its input.
+
+    First calls run without a graph, whose memory is taken once and then held.
+    """
     if s.device.type == "cuda":
         torch.cuda.empty_cache()
     tokenizer = made_tokenizer(s, "mini")
     x = torch.rand(batch, 3, frames, *size, device=s.device).mul_(2).sub_(1).to(s.dtype)
-    z = tokenizer.latents(x)
-    config = MaskConfig(tau=0.5 * float(z.float().std()))
-    keep = keep_mask(z, config).keep
-    calls: dict[str, Callable[[], Any]] = {
-        "encode": lambda: tokenizer.latents(x),
-        "mask": lambda: keep_mask(z, config),
-        "lit": lambda: tokenizer.fill_cells(z, keep, config.tau, "lit"),
-        "decode": lambda: tokenizer.run_decode(z),
-    }
-    place = {"batch": batch, "frames": frames, "height": size[0], "width": size[1]}
+    made: dict[str, Any] = {"batch": batch, "frames": frames, "height": size[0], "width": size[1]}
+
+    def run(step: str, call: Callable[[], Any]) -> Any:
+        found, taken = first(s, call)
+        made[step] = s.time(call, repeats=5) | taken
+        return found
+
     with at_level("1"):
-        return place | {name: s.time(call, repeats=5) for name, call in calls.items()}
+        z = run("encode", lambda: tokenizer.latents(x))
+        config = MaskConfig(tau=0.5 * float(z.float().std()))
+        keep = run("mask", lambda: keep_mask(z, config)).keep
+        run("lit", lambda: tokenizer.fill_cells(z, keep, config.tau, "lit"))
+        run("decode", lambda: tokenizer.run_decode(z))
+    return made
+
+
+def first(s: Setup, call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What a call gives, and the most memory it takes beyond what is held before it."""
+    if s.device.type != "cuda":
+        return call(), {}
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.inference_mode():
+        found = call()
+    return found, {"call_gb": (torch.cuda.max_memory_allocated() - held) / 1e9}
 
 
 def device_name(s: Setup) -> str:

@@ -28,16 +28,17 @@ def compiled(kernel, sizes, constants, **options):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 """
 SCAN = """
-from inlay.kernels.scan_triton import again_kernel, scan_kernel
+from inlay.kernels.scan_triton import scan_kernel
 sizes = {"keep_ptr": "*i8", "flag_ptr": "*i32", "tau": "fp32"}
-kernels = (0, scan_kernel, False), (1, scan_kernel, True), (2, scan_kernel, True), (2, again_kernel, False)
-for code, kernel, guess in kernels:
+kernels = (0, False, False), (1, True, False), (2, True, False), (2, False, True)  # criterion, guess, again
+for code, guess, again in kernels:
     for last in (True, False):
-        shape = dict(C=16, T=9, CODE=code, PREVIOUS=False, STARTED=False, GUESS=guess, TOGETHER=0 if last else 2)
-        shape |= dict(P=32 if last else 64, N=16, LEVELS=4)
+        shape = dict(C=16, T=9, CODE=code, PREVIOUS=False, STARTED=False, GUESS=guess, AGAIN=again)
+        shape |= dict(N=16, LEVELS=4, EVEN=True, TOGETHER=0 if last else 1 if again else 2)
+        shape |= dict(P=64 if not last else 32 if code == 0 else 16)
         shape |= dict.fromkeys(("z_p", "start_p", "end_p"), 16 if last else 1)
         shape |= dict.fromkeys(("z_c", "start_c", "end_c"), 1) if last else {}
-        found = compiled(kernel, sizes, shape, num_warps=1)
+        found = compiled(scan_kernel, sizes, shape, num_warps=2 if again and not last else 1)
         assert found.metadata.shared == 0, "channels stay where they were read"
 """
 LIT = """

@@ -44,7 +44,7 @@ class MiniConfig:
     encoder_blocks: tuple[int, int] = (2, 3)  # at H/4, at H/8
     decoder_coarse: int = 320
     decoder_fine: int = 192
-    decoder_blocks: tuple[int, int] = (6, 5)  # at H/8, at H/4
+    decoder_blocks: tuple[int, int] = (7, 5)  # at H/8, at H/4
     shift: float = 0.25  # share of a block's channels read from the slot before
 
     def __post_init__(self) -> None:

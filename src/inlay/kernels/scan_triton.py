@@ -5,7 +5,8 @@ A program owns some places of one clip and walks through their slots with the re
 added in pairs of neighbours, pairs of pairs and so on, as `masking.criteria.tree_sum` adds them: the same additions in
 the same order, hence the same bits. Products are taken in double precision, where they are exact, so that a compiler
 that fuses them with an addition changes nothing. That is dear, so criteria with products are first guessed in single
-precision; a program in which a guess falls closer to tau than it can be off leaves a flag, and is run again exactly.
+precision; a block of places in which a guess falls closer to tau than it can be off leaves a flag, and is run again
+exactly, by few programs that look at many flags each: starting a program for every block costs a tenth of the scan.
 
 Legend: P places of one clip (H*W), N channels padded to a power of two.
 """
@@ -19,8 +20,8 @@ from torch import Tensor
 
 CODES = {"latent-l1": 0, "latent-l2": 1, "latent-cosine": 2}
 TILE = 512  # numbers of one slot that a warp holds: 16 a thread
-GUESSED = ("latent-l2", "latent-cosine")
-OFF = tl.constexpr(1e-5)  # twenty times what a sum in single precision is off by, of 256 channels
+GUESSED = ("latent-l2", "latent-cosine")  # half as many: quicker there, as measured
+FLAGS = tl.constexpr(16)  # looked at by one program
 
 
 @triton.jit
@@ -46,33 +47,45 @@ def distance(a_PN, b_PN, C: tl.constexpr, CODE: tl.constexpr, P: tl.constexpr, L
 
 
 @triton.jit
-def guess(a_PN, b_PN, b_square_P, tau, C: tl.constexpr, CODE: tl.constexpr):
-    """Whether a cell is kept, whether that is certain whatever the rounding, and the square of a; sums in any order."""
+def guess(a_PN, b_PN, b_size_P, tau, C: tl.constexpr, CODE: tl.constexpr):
+    """Whether a cell is kept, the size of a, and by how much the first is certain; sums in any order."""
+    off: tl.constexpr = (
+        1e-6 + 2 * a_PN.shape[1] * 2.0**-24
+    )  # two sums of so many are off by less
     if CODE == 1:
         d = a_PN - b_PN
-        score = tl.sqrt(tl.sum(d * d, axis=1) * (1.0 / C))
-        return score >= tau, (tl.abs(score - tau) > OFF * (score + tau)) & (tau > 1e-12), b_square_P
-    a_square = tl.sum(a_PN * a_PN, axis=1)
-    norms = tl.sqrt(a_square) * tl.sqrt(b_square_P)
-    score = 1.0 - tl.sum(a_PN * b_PN, axis=1) / tl.maximum(norms, 1e-30)
-    sized = (a_square > 1e-10) & (b_square_P > 1e-10) & (norms < 1e30)
-    return score >= tau, sized & (tl.abs(score - tau) > OFF) & (tau > 2 * OFF), a_square
+        found, bound = tl.sum(d * d, axis=1), tau * tau * C
+        return found >= bound, b_size_P, tl.abs(found - bound) - off * (found + bound)
+    a_size_P = tl.sqrt(tl.sum(a_PN * a_PN, axis=1))
+    sizes, alike = a_size_P * b_size_P, tl.sum(a_PN * b_PN, axis=1)
+    bound = sizes * (1.0 - tau)
+    return alike <= bound, a_size_P, lesser(tl.abs(alike - bound) - off * sizes, a_size_P - 1e-5)
 
 
 @triton.jit
-def scan_kernel(
-    z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
+def lesser(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)  # what is not a number is never certain
+
+
+@triton.jit
+def scan_block(
+    block, z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
     z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p: tl.constexpr, start_p: tl.constexpr, end_p: tl.constexpr,
     C: tl.constexpr, T: tl.constexpr, CODE: tl.constexpr, PREVIOUS: tl.constexpr, STARTED: tl.constexpr,
-    GUESS: tl.constexpr, TOGETHER: tl.constexpr, P: tl.constexpr, N: tl.constexpr, LEVELS: tl.constexpr,
+    GUESS: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr, P: tl.constexpr, N: tl.constexpr,
+    LEVELS: tl.constexpr,
 ):  # fmt: skip
-    clip = (tl.program_id(0) // blocks).to(tl.int64)
-    place = (tl.program_id(0) % blocks) * P + tl.arange(0, P)
+    """All slots of P places."""
+    clip = (block // blocks).to(tl.int64)
+    place = (block % blocks) * P + tl.arange(0, P)
     if TOGETHER > 0:
         place = tl.max_contiguous(place, TOGETHER)  # of one thread, which holds all their channels
     channel = tl.arange(0, N)
-    inside = place < places
-    there = inside[:, None] & (channel < C)[None, :]
+    if EVEN:  # nothing to leave out, and the compiler sees it
+        inside, there = tl.full((P,), True, tl.int1), tl.full((P, N), True, tl.int1)
+    else:
+        inside = place < places
+        there = inside[:, None] & (channel < C)[None, :]
     z_at = z_ptr + clip * z_b + place[:, None].to(tl.int64) * z_p + channel[None, :] * z_c
     keep_at = keep_ptr + clip * T * places + place
     z = tl.load(z_at, mask=there, other=0.0)
@@ -83,15 +96,15 @@ def scan_kernel(
         reference = z.to(tl.float32)
         tl.store(keep_at, tl.full((P,), 1, tl.int8), mask=inside)
         z = tl.load(z_at + z_t, mask=there & (T > 1), other=0.0)
-    square = tl.sum(reference * reference, axis=1)
-    doubt = inside & False
-    for t in range(0 if STARTED else 1, T):
+    size_P = tl.sqrt(tl.sum(reference * reference, axis=1))
+    sure_P = lesser(size_P - 1e-5, tau - 1e-4) if CODE == 2 else tl.zeros((P,), tl.float32) + (tau - 1e-12)
+    for t in tl.range(0 if STARTED else 1, T, loop_unroll_factor=2 if GUESS or CODE == 0 else 1):
         ahead = tl.load(z_at + (t + 1) * z_t, mask=there & (t + 1 < T), other=0.0)  # on its way while this one is used
         now = z.to(tl.float32)
         if GUESS:
-            kept, certain, now_square = guess(now, reference, square, tau, C, CODE)
-            square = now_square if PREVIOUS else tl.where(kept, now_square, square)
-            doubt = doubt | (inside & ~certain)
+            kept, now_size_P, margin_P = guess(now, reference, size_P, tau, C, CODE)
+            size_P = now_size_P if PREVIOUS else tl.where(kept, now_size_P, size_P)
+            sure_P = lesser(sure_P, margin_P)
         else:
             kept = distance(now, reference, C, CODE, P, LEVELS) >= tau
         tl.store(keep_at + t * places, kept.to(tl.int8), mask=inside)
@@ -100,25 +113,39 @@ def scan_kernel(
     end_at = end_ptr + clip * end_b + place[:, None].to(tl.int64) * end_p + channel[None, :] * end_c
     tl.store(end_at, reference.to(end_ptr.dtype.element_ty), mask=there)
     if GUESS:
-        tl.store(flag_ptr + tl.program_id(0), tl.max(doubt.to(tl.int32), axis=0))
+        tl.store(flag_ptr + block, tl.max((inside & ~(sure_P > 0)).to(tl.int32), axis=0))
 
 
 @triton.jit
-def again_kernel(
-    z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
+def scan_kernel(
+    z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks, total,
     z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p: tl.constexpr, start_p: tl.constexpr, end_p: tl.constexpr,
     C: tl.constexpr, T: tl.constexpr, CODE: tl.constexpr, PREVIOUS: tl.constexpr, STARTED: tl.constexpr,
-    GUESS: tl.constexpr, TOGETHER: tl.constexpr, P: tl.constexpr, N: tl.constexpr, LEVELS: tl.constexpr,
+    GUESS: tl.constexpr, AGAIN: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr, P: tl.constexpr,
+    N: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
-    if tl.load(flag_ptr + tl.program_id(0)) != 0:
-        scan_kernel(
-            z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks, z_b, z_c, z_t, start_b, start_c, end_b,
-            end_c, z_p, start_p, end_p, C, T, CODE, PREVIOUS, STARTED, GUESS, TOGETHER, P, N, LEVELS,
+    """One block, or those of FLAGS blocks that left a flag."""
+    if AGAIN:
+        mine = tl.program_id(0) * FLAGS + tl.arange(0, FLAGS)
+        if tl.max(tl.load(flag_ptr + mine, mask=mine < total, other=0), axis=0) != 0:
+            for i in range(FLAGS):
+                block = tl.program_id(0) * FLAGS + i
+                if tl.load(flag_ptr + block, mask=block < total, other=0) != 0:
+                    scan_block(
+                        block, z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
+                        z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p, start_p, end_p,
+                        C, T, CODE, PREVIOUS, STARTED, GUESS, EVEN, TOGETHER, P, N, LEVELS,
+                    )  # fmt: skip
+    else:
+        scan_block(
+            tl.program_id(0), z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
+            z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p, start_p, end_p,
+            C, T, CODE, PREVIOUS, STARTED, GUESS, EVEN, TOGETHER, P, N, LEVELS,
         )  # fmt: skip
 
 
 def launch(
-    z_BCTHW: Tensor, start_BCHW: Tensor | None, *, criterion: str, previous: bool, tau: float, tile: int = TILE
+    z_BCTHW: Tensor, start_BCHW: Tensor | None, *, criterion: str, previous: bool, tau: float, tile: int = 0
 ) -> tuple[Tensor, Tensor]:
     """[B, T, H, W] bool, and what the next slot is to be compared with."""
     B, C, T, H, W = z_BCTHW.shape
@@ -126,20 +153,24 @@ def launch(
     start = None if start_BCHW is None else places_last(start_BCHW)
     keep = torch.empty(B, T, H, W, dtype=torch.bool, device=z.device)
     end = torch.empty_like(z[:, :, 0])
+    guessed = criterion in GUESSED
+    tile = tile or TILE >> guessed
     levels = (C - 1).bit_length()
     together = (2 if levels <= 4 else 1) if z.stride(3) == 1 and C > 1 else 0
     block = 32 * max(together, tile >> (levels + 5)) if together else max(16, tile >> levels)
     warps = 1 if together else max(1, (block << levels) // max(tile, TILE))
     blocks = triton.cdiv(H * W, block)
     started = end if start is None else start
-    guessed = criterion in GUESSED
-    flags = torch.empty(B * blocks if guessed else 1, dtype=torch.int32, device=z.device)
-    for kernel, guessing in ((scan_kernel, True), (again_kernel, False)) if guessed else ((scan_kernel, False),):
-        kernel[(B * blocks,)](
-            z, started, keep.view(torch.int8), end, flags, float(tau), H * W, blocks,
+    total = B * blocks
+    flags = torch.empty(total if guessed else 1, dtype=torch.int32, device=z.device)
+    for again in (False, True) if guessed else (False,):
+        scan_kernel[(triton.cdiv(total, FLAGS.value) if again else total,)](
+            z, started, keep.view(torch.int8), end, flags, float(tau), H * W, blocks, total,
             *z.stride()[:3], *started.stride()[:2], *end.stride()[:2], z.stride(3), started.stride(2), end.stride(2),
             C=C, T=T, CODE=CODES[criterion], PREVIOUS=previous, STARTED=start is not None,
-            GUESS=guessing, TOGETHER=together, P=block, N=1 << levels, LEVELS=levels, num_warps=warps,
+            GUESS=guessed and not again, AGAIN=again, EVEN=1 << levels == C and H * W % block == 0,
+            TOGETHER=min(together, 1) if again else together, P=block, N=1 << levels, LEVELS=levels,
+            num_warps=2 * warps if again and (together or levels > 4) else warps,  # doubles take two registers
         )  # fmt: skip
     return keep, end.unflatten(2, (H, W))
 

@@ -86,8 +86,11 @@ def flex(q_NhD: Tensor, k_NhD: Tensor, v_NhD: Tensor, batch: Packed) -> Tensor:
     q, k, v = (x.transpose(0, 1)[None] for x in (q_NhD, k_NhD, v_NhD))
     if q.device.type == "cpu" and any(x.requires_grad for x in (q, k, v)):
         raise UsageError("FlexAttention has no backward pass on the CPU; train with the attention 'nested' there")
-    run = _compiled_flex() if q.device.type == "cuda" else _plain_flex
-    return run(q, k, v, block_mask=flex_mask(batch))[0].transpose(0, 1)
+    run = _compiled_flex() if q.device.type == "cuda" else _plain_flex()
+    with warnings.catch_warnings():
+        for harmless in ("flex_attention called without torch.compile", "The .grad attribute of a Tensor that is not"):
+            warnings.filterwarnings("ignore", message=harmless)  # the second by the compiler, of what it was given
+        return run(q, k, v, block_mask=flex_mask(batch))[0].transpose(0, 1)
 
 
 ATTENTIONS = {"per-clip": per_clip, "masked": masked, "nested": nested, "flex": flex}
@@ -105,16 +108,12 @@ def _rows(q_NhD: Tensor, k_NhD: Tensor, v_NhD: Tensor, batch: Packed) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)[here_BL]
 
 
-def _plain_flex(*args: Any, **options: Any) -> Tensor:
+def _plain_flex() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return flex_attention(*args, **options)
+    return flex_attention
 
 
 @lru_cache(maxsize=1)
 def _compiled_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=True)
+    return torch.compile(_plain_flex(), dynamic=True)
