@@ -79,7 +79,7 @@ def backbone_task(args: argparse.Namespace, config: TrainConfig, held_out: Valid
 
 def together_task(args: argparse.Namespace, config: TrainConfig, held_out: ValidationSet) -> Task:
     meta = load_weights(args.start).meta
-    module = Mini(shape(args), latent_mean=meta["latent_mean"], latent_std=meta["latent_std"])
+    module = Mini(shape(args), latent_mean=meta.get("latent_mean"), latent_std=meta.get("latent_std"))
     say(f"begins from {args.start}; new: {', '.join(start_from(module, args.start)) or 'nothing'}")
     lit = Lit.build(plus_shape())
     if args.start_lit:
@@ -140,7 +140,7 @@ def load_clips(args: argparse.Namespace) -> tuple[MixedClips, ValidationSet]:
     kept, held = ([p for p in paths if is_held_out(p) == flag] for flag in (False, True))
     videos = decode_ivf([*kept, *held], program=args.dav1d)
     train = ResidentClips(videos[: len(kept)], names=[p.stem for p in kept], device=args.device, chroma=CHROMA)
-    train.weights = tuple(len(v) * detail(v) for v in train.videos)
+    train.weights = tuple(len(v) * detail(v) ** args.detail_power for v in train.videos)
     test = ResidentClips(videos[len(kept) :], names=[p.stem for p in held], device=args.device)
     frames, size = (9, 64) if args.tiny else (33, 256)
     draws = tuple(fixed_draws(test.entries, frames=frames, size=size))
@@ -192,6 +192,7 @@ def parse() -> argparse.Namespace:
         stage.add_argument("--from", dest="start", type=Path, metavar="WEIGHTS")
         stage.add_argument("--photos", type=Path)
         stage.add_argument("--photo-share", type=float, default=0.1)
+        stage.add_argument("--detail-power", type=float, default=1.0, help="above 1: detailed clips more often")
         stage.add_argument("--seconds", type=float, default=840.0)
         stage.add_argument("--stop-after", type=float, default=0.0)
         stage.add_argument("--validate-every", type=int, default=4000)

@@ -141,8 +141,8 @@ def test_the_page_begins_with_what_does_not_hold_and_why() -> None:
     text = results_page([Section(name="main", title="Quality (Table 2)", findings=found)])
     head = text.split("## Quality")[0]
     assert "1 of 3 relations hold" in head and "| Quality (Table 2) | 3 | 1 |" in head
-    assert "These do not hold, likely because d had more time:\n\n- Table 2: c is above d (1 against 2)." in head
-    assert "These do not hold:\n\n- Table 2: e is above f." in head and "a is above b" not in head
+    assert "This does not hold, likely because d had more time:\n\n- Table 2: c is above d (1 against 2)." in head
+    assert "This does not hold:\n\n- Table 2: e is above f." in head and "a is above b" not in head
     assert "- c is above d: does not hold (1 against 2). Likely reason: d had more time." in text
     assert "In short" not in results_page([Section(name="masks", title="Masks")])
 

@@ -49,9 +49,7 @@ def distance(a_PN, b_PN, C: tl.constexpr, CODE: tl.constexpr, P: tl.constexpr, L
 @triton.jit
 def guess(a_PN, b_PN, b_size_P, tau, C: tl.constexpr, CODE: tl.constexpr):
     """Whether a cell is kept, the size of a, and by how much the first is certain; sums in any order."""
-    off: tl.constexpr = (
-        1e-6 + 2 * a_PN.shape[1] * 2.0**-24
-    )  # two sums of so many are off by less
+    off: tl.constexpr = 1e-6 + 2 * a_PN.shape[1] * 2.0**-24  # two sums of so many are off by less
     if CODE == 1:
         d = a_PN - b_PN
         found, bound = tl.sum(d * d, axis=1), tau * tau * C

@@ -142,6 +142,7 @@ def _findings(arms: dict[str, list[Record]]) -> list[Finding]:
             claim="masking adds relatively more flicker in static regions than in moving ones",
             holds=growth["static"] > growth["moving"] if known else None,
             detail=shown,
+            why="a fill that begins from what was held has little left to add where nothing moves",
         ),
         Finding(
             claim="the backbone's own flicker remains the larger part",
@@ -153,5 +154,6 @@ def _findings(arms: dict[str, list[Record]]) -> list[Finding]:
             arms["ours"],
             arms["ours, previous reference"],
             "flicker",
+            why="at one keep rate the two references drop nearly the same cells of clips that move as these do",
         ),
     ]

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 from inlay.study.dress import HOVER, SORT, STYLE
@@ -165,7 +167,8 @@ def _failing(examined: Mapping[str, Sequence[Finding]]) -> list[str]:
     lines = []
     for reason in sorted(by_reason):
         because = f", likely because {reason}" if reason else ""
-        lines += [f"These do not hold{because}:", "", *by_reason[reason], ""]
+        which = "These do" if len(by_reason[reason]) > 1 else "This does"
+        lines += [f"{which} not hold{because}:", "", *by_reason[reason], ""]
     return lines
 
 
@@ -176,4 +179,16 @@ def _made(section: Section) -> str:
         f"interval {d['spec']['interval']}, split {d['split']}"
         for d in setup.get("data", [])
     )
-    return f"Made with `{setup.get('command', '')}` ({setup.get('backbone', '')}; {sets}).\n"
+    where = f" on {setup['device']}" if setup.get("device") else ""
+    return f"Made{where} with `{_placeless(setup.get('command', ''))}` ({setup.get('backbone', '')}; {sets}).\n"
+
+
+def _placeless(command: str) -> str:
+    """A command without the folders and the device of who gave it: `--data-davis DAVIS`."""
+    words = shlex.split(command)
+    shown: list[str] = []
+    for option, word in pairwise(["", *words]):
+        if option == "--device" or word == "--device":
+            continue
+        shown.append(option.rpartition("-")[2].upper() if option.startswith("--data-") or option == "--out" else word)
+    return " ".join(shown)
