@@ -111,10 +111,26 @@ def cpu_table(record: dict[str, Any], link: str) -> list[str]:
     said = (
         f"One clip of {record['clip']} on a CPU, {record['threads']} threads, load {record['load_average']:.1f} "
         f"({link}); seconds. PSNR of the fast form less that of the plain one: "
-        f"{record['psnr_change_db']:+.4f} dB. "
-        f"`import inlay` takes {record['import_s']:.2f} s."
+        f"{record['psnr_change_db']:+.4f} dB."
     )
-    return [said, table(("stage", "plain", "fast", "ratio"), rows)]
+    return [said, table(("stage", "plain", "fast", "ratio"), rows), beginnings(record)]
+
+
+def beginnings(record: dict[str, Any]) -> str:
+    """What is paid once in a process, and what comes before the first stage."""
+    plain, fast, video = record["first"]["plain"], record["first"]["fast"], record["video"]
+    rows = [
+        ("`import inlay`", number(record["import_s"]), number(record["import_s"])),
+        ("`inlay.Tokenizer`, which imports torch", *(number(form["import_tokenizer_s"]) for form in (plain, fast))),
+        ("`from_pretrained`: read the weights", *(number(form["load_s"]) for form in (plain, fast))),
+        ("first encode and decode", *(number(form["first_encode_decode_s"]) for form in (plain, fast))),
+    ]
+    reading = (
+        f"Reading video: {number(video['read_s'])} s for {video['frames']} frames of 256x256 in H.264, "
+        f"{number(video['frames_a_second'])} frames a second."
+    )
+    head = ("once in a process", "plain", "fast")
+    return f"{table(head, rows)}\n\n{reading}"
 
 
 def number(x: float) -> str:

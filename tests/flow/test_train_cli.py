@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,31 @@ def test_lit_from_a_folder_to_weights(folder: Path, tmp_path: Path, capsys: pyte
     shown = capsys.readouterr()
     assert "dB at step" in shown.out
     assert "1 of 4 videos are left out: shorter than 5 frames" in shown.err
+    assert "1 of the videos cannot be used" in shown.err
     record = json.loads((run / "config.json").read_text())["config"]
     assert (record["tau"], record["clips"]["flip"], record["steps"]) == ([0.05, 0.2], False, 2)
     data = json.loads((run / "data.json").read_text())
     assert (len(data["train"]), len(data["validate"]), data["too_short"]) == (4, 1, 1)
     assert any("broken.mp4" in problem for problem in data["problems"])
     assert load_lit(run / "weights.safetensors").config.width == 64
+
+
+def test_a_video_that_breaks_off_does_not_stop_a_run(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from inlay.video import write_video
+
+    place = tmp_path / "videos"
+    shutil.copytree(folder, place)
+    write_video(moving_square(30, 40, 48, seed=3), place / "long.mp4", lossless=True)
+    data = bytearray((place / "long.mp4").read_bytes())
+    data[len(data) // 2 : len(data) - 2000] = bytes(len(data) - 2000 - len(data) // 2)  # only reading finds it out
+    (place / "long.mp4").write_bytes(data)
+    run = tmp_path / "run"
+    invoke("lit", place, "--run", run, *QUICK, "--backbone", "mini-untrained", "--batch", "4")
+    assert capsys.readouterr().err.count("long.mp4") == 1
+    problems = json.loads((run / "data.json").read_text())["problems"]
+    assert any("long.mp4" in line and "the next video" in line for line in problems)
 
 
 def test_both_are_trained_at_once(folder: Path, tmp_path: Path) -> None:

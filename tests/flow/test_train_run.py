@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch import nn
 
 from inlay.backbones import Mini, load_backbone, tiny
 from inlay.backbones import load_mini as load_mini_file
-from inlay.errors import ConfigError, UsageError
+from inlay.errors import ConfigError, MissingError, UsageError
 from inlay.fill import Lit, LitConfig, load_lit
 from inlay.train import (
     BackboneTask,
@@ -205,6 +207,47 @@ def test_stop_after_leaves_a_run_that_can_go_on(tmp_path: Path, unbroken: Path) 
 def test_resume_with_other_settings_names_them(unbroken: Path) -> None:
     with pytest.raises(UsageError, match=r"other settings: tau, optim\.lr"):
         train(unbroken, smoke(lr=2e-3, tau=(0.1, 0.2)), resume=True)
+
+
+def test_resume_with_another_network_names_it(unbroken: Path) -> None:
+    config = smoke()
+    lit = Lit.build(replace(SMALL, width=64))
+    with pytest.raises(UsageError, match=r"other settings: networks\.lit;"):
+        fit(LitTask(lit, load_backbone("mini-untrained"), config), clips(), config, unbroken, resume=True)
+    with pytest.raises(UsageError, match=r"other settings: networks\.from;"):
+        train(unbroken, resume=True, begun_from=["a.safetensors"])
+
+
+def test_a_batch_that_cannot_be_divided_begins_no_run(tmp_path: Path) -> None:
+    from inlay.train.processes import Processes
+
+    three = Processes()
+    three.world = 3
+    with pytest.raises(ConfigError, match="cannot be divided among 3"):
+        train(tmp_path / "run", processes=three)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_cannot_draw_its_events_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(MissingError, match=r"tensorboard is not installed; run: pip install 'inlay\[train\]'"):
+        train(tmp_path / "run", smoke(tensorboard=True))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_best_weights_and_their_facts_are_of_one_step(unbroken: Path, tmp_path: Path) -> None:
+    """A kill may come between a validation that found the best and the next checkpoint."""
+    from inlay.weightfile import load_weights
+
+    run = tmp_path / "run"
+    train(run, stop_after=0.0001)
+    for path in (unbroken / "checkpoints").glob("best*"):
+        shutil.copy(path, run / "checkpoints")
+    best = json.loads((run / "checkpoints" / "best.json").read_text())
+    (run / "checkpoints" / "best.json").write_text(json.dumps({**best, "psnr": 99.0}))
+    outcome = train(run, resume=True)
+    assert (outcome.best_step, outcome.best_psnr) == (best["step"], 99.0)
+    assert load_weights(run / "weights.safetensors").meta["validation_psnr"] == 99.0
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
@@ -420,6 +463,22 @@ def test_learning_together_needs_masked_clips() -> None:
         TogetherTask(Mini(tiny()), Lit.build(SMALL), smoke())
     with pytest.raises(ConfigError, match="share of the clips"):
         smoke(masked=1.5)
+
+
+def test_what_a_backbone_cannot_learn_from_is_refused() -> None:
+    with pytest.raises(ConfigError, match="learns from pixels"):
+        BackboneTask(Mini(tiny()), smoke(pixel=0.0, latent=1.0))
+    with pytest.raises(ConfigError, match="two slots or more; 1 frames are one"):
+        TogetherTask(Mini(tiny()), Lit.build(SMALL), smoke(masked=0.5, frames=1))
+
+
+def test_masks_that_cannot_be_made_are_refused_before_a_run_begins() -> None:
+    with pytest.raises(UsageError, match="unknown criterion 'latent-l7'"):
+        lit_task(smoke(criterion="latent-l7"))
+    with pytest.raises(UsageError, match="unknown reference"):
+        lit_task(smoke(reference="first"))
+    with pytest.raises(ConfigError, match="pixel-l1"):
+        TogetherTask(Mini(tiny()), Lit.build(SMALL), smoke(masked=0.5, criterion="pixel-l1"))
 
 
 @pytest.mark.gpu

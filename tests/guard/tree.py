@@ -9,7 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "inlay"
 SKIPPED = {".git", ".venv", "demo", "runs", "build", "dist", "__pycache__"}
-BINARY = {".inlay", ".png", ".webp", ".mp4", ".mkv", ".webm", ".gif", ".safetensors", ".pt", ".ivf", ".jpg", ".woff2"}
+BINARY = {
+    *(".inlay", ".safetensors", ".pt", ".gz", ".woff2"),
+    *(".png", ".webp", ".jpg", ".gif", ".mp4", ".mkv", ".webm", ".ivf"),
+}
 
 
 def project_files() -> list[Path]:

@@ -83,7 +83,7 @@ def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_are_checked() -> None:
     assert size_of("720p") == (720, 1280)
-    with pytest.raises(UsageError, match="unknown size '721p'; did you mean"):
+    with pytest.raises(UsageError, match=r"unknown size \(a name, or height x width .*'721p'; did you mean"):
         BenchConfig(sizes=("721p",))
     with pytest.raises(UsageError, match="unknown stage"):
         BenchConfig(stages=("encod",))
@@ -91,6 +91,14 @@ def test_settings_are_checked() -> None:
         BenchConfig(batches=(0,))
     with pytest.raises(ConfigError, match="keep is a share"):
         BenchConfig(keep=0.0)
+    for nothing in ({"sizes": ()}, {"paths": ()}, {"stages": ()}):
+        with pytest.raises(ConfigError, match="names nothing to time"):
+            BenchConfig(**nothing)
+
+
+def test_a_path_that_would_not_run_is_not_timed_under_its_name(small: Tokenizer) -> None:
+    with pytest.raises(ConfigError, match="compiled on CUDA only"):
+        bench(BenchConfig(paths=("fast", "compiled"), sizes=("16x16",)), small)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +111,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(words) == 2, "a record is not overwritten"
     assert main(["bench", "--batches", "one"]) == 2
     assert "--batches takes whole numbers" in capsys.readouterr().err
+
+
+def test_plain_python_refuses_what_could_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from inlay.bench.__main__ import main as plain
+
+    (tmp_path / "there.json").write_text("old")
+    for out, words in (("there.json", "exists already"), ("nowhere/new.json", "does not exist")):
+        assert plain(["--out", str(tmp_path / out)]) == 2
+        assert words in capsys.readouterr().err
+    assert plain(["--batches", "1,x"]) == 2
+    few = ["--backbone", "mini-untrained", "--sizes", "16x16", "--frames", "5", "--repeats", "1", "--device", "cpu"]
+    assert plain([*few, "--paths", "fast", "--stages", "mask,gather", "--batches", "1,2"]) == 0
+    assert capsys.readouterr().out.count("gather") == 2
 
 
 def test_plain_python_needs_no_command_line_packages() -> None:

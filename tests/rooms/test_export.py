@@ -101,8 +101,11 @@ def test_refusals(small: Tokenizer, tiny_mini, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UsageError, match="exists already"):
         export(small, tmp_path, ExportConfig(parts=("mask",), **SMALL))
     monkeypatch.setitem(files_module.FORMATS, "onnx", lambda part, path: path.write_bytes(b"") or part() * 1.1)
-    with pytest.raises(InlayError, match=r"differs from PyTorch by .* do not use it"):
+    with pytest.raises(InlayError, match=r"differs from PyTorch by .* not kept"):
         export(small, tmp_path, ExportConfig(parts=("decoder",), **SMALL))
+    with pytest.raises(MissingError, match="no LIT weights"):
+        export(Tokenizer(tiny_mini), tmp_path, ExportConfig(parts=("encoder", "lit"), **SMALL))
+    assert [p.name for p in tmp_path.iterdir()] == ["mini-untrained.mask.onnx"], "nothing half done is left"
 
 
 @needs_onnx

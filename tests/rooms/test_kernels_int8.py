@@ -47,9 +47,11 @@ def test_a_clip_is_the_same_in_any_company() -> None:
     assert all(torch.equal(together[i : i + 1], int8.convolve(y[i : i + 1], int8.packed(conv))) for i in range(3))
     lit = Lit.build(LitConfig(channels=4, width=64, heads=2, blocks=1, window=4)).eval()
     nn.init.normal_(lit.out_proj.weight)
-    z, keep = torch.randn(2, 4, 3, 8, 8), torch.rand(2, 3, 8, 8) < 0.5
-    z[1] *= 7
-    assert torch.equal(lit(z, keep, 0.5)[:1], lit(z[:1], keep[:1], 0.5))
+    for height, width in ((8, 8), (17, 5)):
+        z, keep = torch.randn(3, 4, 3, height, width), torch.rand(3, 3, height, width) < 0.5
+        z[1] *= 7
+        alone = torch.cat([lit(*clip, 0.5) for clip in zip(z.split(1), keep.split(1), strict=True)])
+        assert torch.equal(lit(z, keep, 0.5), alone)
 
 
 @needs_int8

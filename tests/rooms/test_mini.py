@@ -11,7 +11,8 @@ import torch
 
 from inlay.backbones import Mini, MiniConfig, load_backbone, tiny
 from inlay.backbones.mini import BlockDCT, shift_time
-from inlay.errors import ConfigError
+from inlay.errors import ConfigError, UsageError
+from inlay.fill import Lit, LitConfig, save_lit
 from inlay.weightfile import save_weights
 
 
@@ -41,6 +42,13 @@ def test_weights_travel_by_file(tmp_path: Path) -> None:
         assert torch.equal(back.encode(x), mini.encode(x))
     assert back.spec.latent_std == (2.0,) * 16
     assert back.spec.weight_hash == load_backbone("mini", weights=tmp_path / "mini.safetensors").spec.weight_hash
+
+
+def test_weights_of_something_else_are_refused(tmp_path: Path) -> None:
+    lit = Lit.build(LitConfig(channels=4, width=32, heads=2, blocks=1))
+    save_lit(tmp_path / "lit.safetensors", lit)
+    with pytest.raises(UsageError, match="holds no mini"):
+        load_backbone("mini", weights=tmp_path / "lit.safetensors")
 
 
 def test_untrained_is_the_same_everywhere() -> None:

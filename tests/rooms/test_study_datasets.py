@@ -97,6 +97,19 @@ def test_ucf101_and_kinetics_use_their_lists(tmp_path: Path) -> None:
     assert (layout, split, len(listing.videos), listing.absent) == ("kinetics400", "val", 1, ("gonegonegon",))
 
 
+def test_a_split_that_is_not_there_is_refused_and_the_one_found_is_recorded(tmp_path: Path) -> None:
+    array(tmp_path / "plain" / "dog.npy")
+    array(tmp_path / "parted" / "val" / "dog.npy")
+    for layout in ("folder", "davis", "ucf101", "kinetics400"):
+        assert find_videos(tmp_path / "plain", layout=layout)[1] == "all"  # nothing there divides it
+        with pytest.raises(UsageError, match="finds no split 'vall'"):
+            find_videos(tmp_path / "plain", layout=layout, split="vall")
+    with pytest.raises(UsageError, match="finds no split 'val'"):
+        find_videos(tmp_path / "plain" / "dog.npy", split="val")
+    assert find_videos(tmp_path / "plain", layout="davis", split="val")[1] == "val"
+    assert find_videos(tmp_path / "parted", split="val")[:2] == ("folder", "val")
+
+
 def _made(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -119,7 +132,7 @@ def test_what_cannot_be_used_is_listed_and_choices_are_recorded(tmp_path: Path) 
 
 def test_lists_name_videos_beside_them(tmp_path: Path) -> None:
     array(tmp_path / "x" / "one.npy")
-    (tmp_path / "some.txt").write_text("x/one.npy  # the only one\nx/two.npy\n")
+    (tmp_path / "some.txt").write_text("x/one.npy  # the only one\nx/two.npy\nx/one.npy\n")
     data = open_data(tmp_path / "some.txt", spec=SPEC)
     assert (data.name, [c.name for c in data.clips], data.absent) == ("some", ["x/one"], ("x/two.npy",))
 

@@ -8,6 +8,7 @@ import json
 import random
 import resource
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from inlay.train.checkpoint import (
     write_atomic,
 )
 from inlay.train.png import png_bytes
-from inlay.train.rundir import RunDir
+from inlay.train.rundir import Plan, RunDir
 
 
 def checkpoint(step: int, size: int = 10) -> Checkpoint:
@@ -68,6 +69,8 @@ def test_a_full_disk_leaves_the_old_checkpoint_intact(tmp_path: Path, monkeypatc
     assert back is not None
     assert back.step == 5
     assert not list(tmp_path.glob("*.part"))
+    with pytest.raises(TrainError, match=r"step 10 \(0\.0 MB\): the disk is full; make room"):
+        save_checkpoint(tmp_path / "new", "last", checkpoint(10))
 
 
 def test_a_real_write_that_finds_no_room(tmp_path: Path) -> None:
@@ -123,21 +126,44 @@ def test_a_png_is_well_formed() -> None:
 DATA: dict[str, Any] = {"train": [{"name": "a.mp4", "frames": 9}], "validate": []}
 
 
+def plan(**changes: Any) -> Plan:
+    networks = {"lit": {"width": 8, "window": (4, 4)}, "from": []}
+    return replace(Plan(kind="lit", config=TrainConfig(), data=DATA, networks=networks), **changes)
+
+
 def test_a_folder_holds_one_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    run.check("lit", TrainConfig(), DATA, resume=False)
-    run.begin("lit", TrainConfig(), DATA)
+    run.check(plan(), resume=False)
+    run.begin(plan())
     record = json.loads((run.path / "config.json").read_text())
-    assert {"kind", "config", "commit", "torch", "inlay", "python"} <= set(record)
-    run.check("lit", TrainConfig().with_options(log_every=3), DATA, resume=True)
+    assert {"kind", "config", "networks", "commit", "torch", "inlay", "python"} <= set(record)
+    run.check(plan(config=TrainConfig().with_options(log_every=3)), resume=True)
     with pytest.raises(UsageError, match="holds a run already"):
-        run.check("lit", TrainConfig(), DATA, resume=False)
+        run.check(plan(), resume=False)
     with pytest.raises(UsageError, match=r"other settings: batch, optim\.lr"):
-        run.check("lit", TrainConfig().with_options(lr=1e-4, batch=8), DATA, resume=True)
+        run.check(plan(config=TrainConfig().with_options(lr=1e-4, batch=8)), resume=True)
     with pytest.raises(UsageError, match="kind 'lit', not 'backbone'"):
-        run.check("backbone", TrainConfig(), DATA, resume=True)
+        run.check(plan(kind="backbone"), resume=True)
     with pytest.raises(UsageError, match=r"train videos have changed \(1 then, 0 now"):
-        run.check("lit", TrainConfig(), {**DATA, "train": []}, resume=True)
+        run.check(plan(data={**DATA, "train": []}), resume=True)
+    with pytest.raises(UsageError, match=r"other settings: networks\.lit, networks\.from"):
+        run.check(plan(networks={"lit": {"width": 16}, "from": ["a.safetensors"]}), resume=True)
+
+
+def test_an_unreadable_video_is_noted_once(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.begin(plan(data={**DATA, "problems": ["a"]}))
+    for line in ("a", "b", "b"):
+        run.add_problem(line)
+    assert json.loads((tmp_path / "data.json").read_text()) == {**DATA, "problems": ["a", "b"]}
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainError, match=r"the run's folder .*: (Not a directory|File exists); name a place"):
+        RunDir(tmp_path / "file").begin(plan())
+    with pytest.raises(TrainError, match=r"the checkpoint of step 3 .*: (Not a directory|File exists); name a place"):
+        save_checkpoint(tmp_path / "file", "last", Checkpoint(tensors={}, facts={"step": 3}))
 
 
 def test_the_log_forgets_what_will_be_done_again(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from inlay.train import (
     PlanarVideo,
     ResidentClips,
     Sampler,
+    TrainConfig,
+    ValidationSet,
     decode_ivf,
     i420_to_rgb,
     remux_to_ivf,
@@ -83,6 +85,9 @@ def test_no_videos_is_a_clear_error(tmp_path: Path) -> None:
         find_videos(tmp_path, layout="list")
     with pytest.raises(UsageError, match="unknown layout"):
         find_videos(tmp_path, layout="coco")
+    (tmp_path / "clip.bin").write_bytes(b"\xff\xd8 no text")
+    with pytest.raises(UsageError, match=r"clip\.bin: not a list of videos"):
+        find_videos(tmp_path / "clip.bin")
     touch(tmp_path / "broken.mp4")
     with pytest.raises(VideoError, match=r"none of 1 videos can be read.*broken\.mp4"):
         FileClips.find(tmp_path)
@@ -137,7 +142,20 @@ def test_resizing_equals_bicubic_with_antialiasing(side: int, size: int) -> None
 def test_a_file_that_lost_frames_is_named(folder: Path) -> None:
     files, _ = FileClips.find(folder)
     with pytest.raises(VideoError, match=r"0\.mp4: 2 frames could be read from frame 10.*5 were promised"):
-        files.cut(Draw(clip=0, start=10, frames=5, size=32))
+        files.of(files.entries[:1]).cut(Draw(clip=0, start=10, frames=5, size=32))
+
+
+def test_the_next_video_stands_in_for_one_that_broke(folder: Path) -> None:
+    """Which one depends on the draw alone, so that a resumed run sees the same clips."""
+    files, _ = FileClips.find(folder)
+    lost = replace(files.entries[0], frames=90)  # the file has 12
+    clips = files.of([lost, replace(lost, name="short.mp4", frames=3), files.entries[1]])
+    instead = clips.cut(Draw(clip=0, start=60, frames=5, size=32, interval=2))
+    assert torch.equal(instead, clips.cut(Draw(clip=2, start=11, frames=5, size=32, interval=2)))
+    clips.cut(Draw(clip=0, start=70, frames=5, size=32))
+    (line,) = clips.problems
+    assert line == f"{lost.name}: has no frame 60 to start at; clips of the next video take its place"
+    assert clips.problems is files.problems
 
 
 def test_videos_are_held_out_for_validation(folder: Path) -> None:
@@ -147,6 +165,22 @@ def test_videos_are_held_out_for_validation(folder: Path) -> None:
     assert len(held.entries) == 1
     with pytest.raises(VideoError, match="cannot hold out 2 of 2"):
         files.split(2)
+    rest, held = files.of([files.entries[0], files.entries[1], files.entries[1]]).split(1, shortest=13)
+    assert [e.frames for e in held.entries] == [20]
+    assert [e.frames for e in rest.entries] == [12, 20]
+
+
+def test_videos_too_short_to_validate_on_are_an_error(folder: Path) -> None:
+    files, _ = FileClips.find(folder)
+    config = TrainConfig(validate_interval=5, clips=ClipConfig(frames=5, size=32))
+    with pytest.raises(VideoError, match=r"too short: clips of 5 frames at interval 5 need 21"):
+        ValidationSet.of(files, config)
+    assert not ValidationSet.of(files, replace(config, validate_clips=0)).draws
+
+
+def test_a_run_may_be_resumed_from_another_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert FileClips.find(f"../{folder.parent.name}/{folder.name}")[0].entries == FileClips.find(folder)[0].entries
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from inlay.backbones.mini import Mini, MiniConfig, tiny
+from inlay.errors import UsageError
 from inlay.weightfile import fill_module, load_weights
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
@@ -18,8 +19,12 @@ def load_mini(weights: Path | None = None) -> Mini:
     path = weights or WEIGHTS
     path = path / "mini.safetensors" if path.is_dir() else path
     file = load_weights(path)
+    try:
+        config = MiniConfig(**file.meta.get("config", {}))
+    except TypeError as error:
+        raise UsageError(f"{path} holds no mini but something else; give its own weights, or --backbone") from error
     backbone = Mini(
-        MiniConfig(**file.meta.get("config", {})),
+        config,
         latent_mean=tuple(file.meta["latent_mean"]) if "latent_mean" in file.meta else None,
         latent_std=tuple(file.meta["latent_std"]) if "latent_std" in file.meta else None,
     )

@@ -9,13 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from inlay.bench.config import BenchConfig
+from inlay.bench.config import BenchConfig, names, numbers
 from inlay.bench.run import bench, table
-from inlay.errors import InlayError
+from inlay.errors import InlayError, UsageError
+
+LISTS = ("sizes", "frames", "batches", "paths", "stages")
 
 
 def say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
+
+
+def check_out(out: Path | None) -> None:
+    """Refuse before minutes of timing what could not be written after them."""
+    if out is not None and out.exists():
+        raise UsageError(f"{out}: exists already; give another name")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"{out}: the folder {out.parent} does not exist; make it first")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,14 +34,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--repeats", type=int, default=BenchConfig.repeats)
-    for name, kind in (("sizes", str), ("frames", int), ("batches", int), ("paths", str), ("stages", str)):
-        parser.add_argument(f"--{name}", type=kind, nargs="+", default=list(getattr(BenchConfig, name)))
+    for name in LISTS:
+        default = [str(value) for value in getattr(BenchConfig, name)]
+        parser.add_argument(f"--{name}", nargs="+", default=default, help="with commas or spaces between")
     parser.add_argument("--out", type=Path)
     a: dict[str, Any] = vars(parser.parse_args(argv))
     out = a.pop("out")
     try:
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in a.items()}
-        record = bench(BenchConfig(**given), note=say)
+        check_out(out)
+        lists = {name: ",".join(a[name]) for name in LISTS}
+        counts = {name: numbers(lists.pop(name), f"--{name}") for name in ("frames", "batches")}
+        config = BenchConfig(**{**a, **counts, **{name: names(text) for name, text in lists.items()}})
+        record = bench(config, note=say)
     except InlayError as error:
         sys.stderr.write(f"inlay: {error}\n")
         return error.exit_code

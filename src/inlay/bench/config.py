@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inlay.errors import ConfigError, pick
+from inlay.errors import ConfigError, UsageError, pick
 
 SIZES: dict[str, tuple[int, int]] = {"256": (256, 256), "480p": (480, 848), "720p": (720, 1280)}  # height, width
 PATHS = {"eager": "0", "fast": "1", "compiled": "compile"}  # name -> INLAY_FAST
@@ -29,6 +29,9 @@ class BenchConfig:
     warmup: int = 2
 
     def __post_init__(self) -> None:
+        for name in ("sizes", "paths", "stages"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} names nothing to time; leave it out, or give at least one")
         for name in self.sizes:
             size_of(name)
         for path in self.paths:
@@ -51,6 +54,23 @@ def size_of(name: str) -> tuple[int, int]:
     (64, 96)
     """
     height, x, width = name.partition("x")
-    if x and height.isdigit() and width.isdigit() and int(height) * int(width):
+    if x and height.isdecimal() and width.isdecimal() and int(height) * int(width):
         return int(height), int(width)
-    return pick("size", name, SIZES)
+    return pick("size (a name, or height x width as 480x848)", name, SIZES)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """What stands between commas.
+
+    >>> names("eager, fast")
+    ('eager', 'fast')
+    """
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def numbers(text: str, flag: str) -> tuple[int, ...]:
+    """The same as whole numbers."""
+    try:
+        return tuple(int(part) for part in names(text))
+    except ValueError as error:
+        raise UsageError(f"{flag} takes whole numbers with commas between, as 1,8; got {text!r}") from error

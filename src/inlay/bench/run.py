@@ -19,6 +19,7 @@ from inlay.bench.models import load
 from inlay.bench.peaks import Peaks, measured, sheet
 from inlay.bench.stages import Case, Stage
 from inlay.bench.timing import resident_gb, timed
+from inlay.errors import ConfigError
 from inlay.kernels.switch import at_level
 from inlay.tokenizer import Tokenizer
 
@@ -29,6 +30,8 @@ Note = Callable[[str], None]
 def bench(config: BenchConfig, tokenizer: Tokenizer | None = None, note: Note = lambda text: None) -> dict[str, Any]:
     """Time every case. Ratios between paths are those of one run on one machine."""
     tokenizer = tokenizer or load(config)
+    if "compiled" in config.paths and tokenizer.device.type != "cuda":
+        raise ConfigError(f"networks are compiled on CUDA only, and this is {tokenizer.device}; leave compiled out")
     found = measured(tokenizer.device, tokenizer.dtype)
     named = sheet(machine(tokenizer.device), tokenizer.dtype)
     with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,25 +50,33 @@ def export(tokenizer: Tokenizer, folder: Path, config: ExportConfig, *, force: b
     """Write one file a part; the record tells how far each is from PyTorch."""
     if tokenizer.device.type != "cpu" or tokenizer.dtype != torch.float32:
         raise UsageError(f"graphs are made on the CPU in float32; got {tokenizer.device}, {tokenizer.dtype}")
-    write = FORMATS[config.form]
     targets = {name: folder / f"{tokenizer.spec.name}.{name}.{SUFFIX[config.form]}" for name in config.parts}
     there = [path for path in targets.values() if path.exists()]
     if there and not force:
         raise UsageError(f"{there[0]}: exists already; give --force to overwrite it, or another folder")
-    rows = {}
-    for name, path in targets.items():
-        part = build(tokenizer, name, config.shape)
-        answer = write(part, path)
-        with at_level("0"):  # the graph is that of the plain form
-            rows[name] = {"file": str(path), "bytes": size_of(path), **difference(answer, part())}
-        if not rows[name]["same"]:
-            raise InlayError(f"{path} differs from PyTorch by {rows[name]['relative']:.2e} of its size; do not use it")
+    parts = {name: build(tokenizer, name, config.shape) for name in targets}  # all, before anything is written
+    rows = {name: write_checked(parts[name], path, config.form) for name, path in targets.items()}
     return {
         "backbone": tokenizer.spec.name,
         "weights": tokenizer.spec.weight_hash,
         "format": config.form,
         "parts": rows,
     }
+
+
+def write_checked(part: Part, path: Path, form: str) -> dict[str, Any]:
+    """A file that gives another answer than PyTorch, or was never finished, does not come to stand at `path`."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder:
+        fresh = Path(folder) / path.name
+        answer = FORMATS[form](part, fresh)
+        with at_level("0"):  # the graph is that of the plain form
+            found = difference(answer, part())
+        if not found["same"]:
+            raise InlayError(f"{path}: the graph differs from PyTorch by {found['relative']:.2e} of its size; not kept")
+        size = fresh.stat().st_size
+        fresh.replace(path)
+    inputs = {name: list(tensor.shape) for name, tensor in part.inputs.items()}
+    return {"file": str(path), "inputs": inputs, "bytes": size, **found}
 
 
 def to_onnx(part: Part, path: Path) -> Tensor:
@@ -115,7 +124,3 @@ def difference(answer: Tensor, want: Tensor) -> dict[str, Any]:
         return {"relative": unlike / want.numel(), "same": unlike == 0}
     relative = float((answer - want).norm() / want.norm().clamp_min(1e-12))
     return {"relative": relative, "same": relative < TOLERANCE}
-
-
-def size_of(path: Path) -> int:
-    return path.stat().st_size

@@ -39,6 +39,11 @@ def is_safe(h: Tensor) -> bool:
     return h.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and is_on()
 
 
+def rounds(x: Tensor) -> bool:
+    """Whether products are taken in 8 bits, with a range for each window of what comes together."""
+    return is_safe(x) and int8.is_safe(x)
+
+
 def stretches(size: int, window: int, offset: int) -> list[Stretch]:
     found = []
     for start in range(-offset, size, window):
@@ -52,8 +57,6 @@ def stretches(size: int, window: int, offset: int) -> list[Stretch]:
 def window_block(block: WindowBlock, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     """What `WindowBlock.forward` gives, to rounding."""
     B, T, H, W, D = h_BTHWD.shape
-    if B > 1 and int8.is_safe(h_BTHWD):  # a range is that of one window of one clip, whoever comes along
-        return torch.cat([window_block(block, clip, rope) for clip in h_BTHWD.split(1)])
     s = block.window
     near = block.near(h_BTHWD.flatten(0, 1).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
     h_BTHWD = h_BTHWD + near.unflatten(0, (B, T))

@@ -55,9 +55,7 @@ class Replay:
             return self.take_turn(tensors)
 
     def take_turn(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        inferring = (
-            torch.is_inference_mode_enabled()
-        )  # a recording's tensors can only be written in the mode that made them
+        inferring = torch.is_inference_mode_enabled()  # only in the mode that made them can tensors be written again
         key = inferring, *((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
         if key not in self.recordings:
             self.recordings[key] = None

@@ -77,7 +77,7 @@ def scan_block(
     clip = (block // blocks).to(tl.int64)
     place = (block % blocks) * P + tl.arange(0, P)
     if TOGETHER > 0:
-        place = tl.max_contiguous(place, TOGETHER)  # of one thread, which holds all their channels
+        place = tl.max_contiguous(place, TOGETHER)  # of one thread
     channel = tl.arange(0, N)
     if EVEN:  # nothing to leave out, and the compiler sees it
         inside, there = tl.full((P,), True, tl.int1), tl.full((P, N), True, tl.int1)
@@ -154,9 +154,12 @@ def launch(
     guessed = criterion in GUESSED
     tile = tile or TILE >> guessed
     levels = (C - 1).bit_length()
-    together = (2 if levels <= 4 else 1) if z.stride(3) == 1 and C > 1 else 0
-    block = 32 * max(together, tile >> (levels + 5)) if together else max(16, tile >> levels)
-    warps = 1 if together else max(1, (block << levels) // max(tile, TILE))
+    together = 2 if z.stride(3) == 1 and C > 1 else 0
+    if together:  # a thread reads neighbouring places; wide latents are shared among warps, 16 channels each
+        block, warps = 32 * max(together, tile >> (levels + 5)), min(max(1, 1 << levels >> 4), 16)
+    else:
+        block = max(16, tile >> levels)
+        warps = max(1, (block << levels) // max(tile, TILE))
     blocks = triton.cdiv(H * W, block)
     started = end if start is None else start
     total = B * blocks

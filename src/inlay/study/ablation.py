@@ -74,7 +74,7 @@ def ablation(work: Workspace) -> Section:
         text=(
             f"Every variant keeps {100 * paper.DAVIS_RATE:.0f} % of the cells of the set, as in the paper, as nearly "
             f"as a threshold can meet it: found by bisection over the latents (thresholds of (a): {taus}).",
-            *missing_notes([r for rows_ in found.values() for r in rows_]),
+            *missing_notes([r for rows_ in found.values() for r in rows_], work.metrics),
         ),
         tables=tuple(tables),
         findings=tuple(_findings(work, by_name)),
@@ -139,6 +139,7 @@ def sweep(work: Workspace) -> Section:
         text=(
             "The same fill at every threshold, nothing retrained. The thresholds are those of the paper (0.1 to 0.5) "
             f"in proportion to our tau of {work.bench.tau:.4g}; on DAVIS the paper's go from 94 % to 35 %.",
+            *missing_notes([r for records in ordered for r in records], work.metrics),
             *work.notes,
         ),
         tables=(work.quality_table(f"Thresholds on {data.name} ({len(data)} clips)", "tau", rows),),
@@ -210,7 +211,11 @@ def fill_sweep(work: Workspace) -> Section:
     return Section(
         name="fill-sweep",
         title="Fills across keep rates (Appendix F)",
-        text=("The masks at one keep rate are the same for all fills.", *work.notes),
+        text=(
+            "The masks at one keep rate are the same for all fills.",
+            *missing_notes([r for records in found.values() for r in records], work.metrics),
+            *work.notes,
+        ),
         tables=(work.quality_table(f"Fills on {data.name} ({len(data)} clips)", "Fill", rows),),
         figures=tuple(work.figure("fill-sweep.png", "Fills across keep rates.", lambda: curves(panels), panels)),
         findings=tuple(_fill_findings(work, data, {k: found[s] for k, s in grid.items()})),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,12 +74,11 @@ def write_section(store: Store, section: Section) -> None:
 
 
 def read_sections(store: Store) -> list[Section]:
-    """All sections in the folder, in the order of the table of studies."""
+    """All sections in the folder, in the order of the table of studies; a damaged one waits for its study."""
     found = []
     for name in STUDIES:
-        raw = store.read_json(f"sections/{name}.json")
-        if raw is not None:
-            found.append(Section.from_record(raw))
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            found.append(Section.from_record(store.read_json(f"sections/{name}.json") or {}))
     return found
 
 

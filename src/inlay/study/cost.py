@@ -49,7 +49,7 @@ def cost(work: Workspace) -> Section:
             ),
             _fastest(found),
         ),
-        setup=work.setup(data),
+        setup=work.setup(data, metrics=()),
     )
 
 

@@ -64,6 +64,11 @@ class Clip:
         return video
 
     @property
+    def video(self) -> str:
+        """The name of the video that the clip is from."""
+        return self.name.rpartition("@")[0] if self.spec.clips > 1 else self.name
+
+    @property
     def identity(self) -> dict[str, Any]:
         return {"name": self.name, "start": self.start, "bytes": self.bytes, **asdict(self.spec)}
 
@@ -89,7 +94,7 @@ class DataSet:
 
     def only(self, names: tuple[str, ...], split: str) -> DataSet:
         """The clips of these videos; all of them where none matches (a set that knows no such split)."""
-        kept = tuple(c for c in self.clips if c.name.split("@")[0] in names)
+        kept = tuple(c for c in self.clips if c.video in names)
         return replace(self, clips=kept, split=split) if kept else self
 
     def without(self, broken: dict[str, str]) -> DataSet:
@@ -141,15 +146,16 @@ def open_data(
     clips: list[Clip] = []
     left_out: list[str] = []
     used = 0
-    for label, path in listing.videos:
+    for found, path in listing.videos:
         if limit and used >= limit:
             break
+        label = _legible(found)
         try:
             frames = count_frames(path)
             if path.suffix == ".npy":
                 _check_size(path, spec)
         except InlayError as error:
-            left_out.append(f"{label}: {error}")
+            left_out.append(_legible(f"{label}: {error}"))
             continue
         count = min(spec.clips, frames // spec.span) if spec.span <= frames else 0
         if count == 0:
@@ -164,7 +170,7 @@ def open_data(
         raise VideoError(f"{place}: none of {len(listing.videos)} videos can be used; the first: {left_out[0]}")
     label = name or (Path(place).stem if Path(place).is_file() else Path(place).resolve().name)
     return DataSet(
-        name=label,
+        name=_legible(label),
         layout=layout,
         split=split,
         spec=spec,
@@ -172,6 +178,11 @@ def open_data(
         left_out=tuple(left_out),
         absent=listing.absent,
     )
+
+
+def _legible(name: str) -> str:
+    """A file may bear bytes that are no text, and no report could be written with them."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def count_frames(path: Path) -> int:

@@ -39,7 +39,8 @@ figcaption, details, footer { color: var(--soft); font-size: 14px; }
 footer { border-top: 1px solid var(--rule); margin-top: 3em; padding-top: 1em; } footer dt { font-weight: 600; }
 footer dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.2em 1.2em; }
 footer dd { margin: 0; }
-@media (max-width: 34em) { footer dl { grid-template-columns: minmax(0, 1fr); } footer dd { margin-bottom: 0.5em; } }
+@media (max-width: 34em) { footer dl { grid-template-columns: minmax(0, 1fr); } footer dd { margin-bottom: 0.5em; }
+  tbody td:first-child { white-space: normal; min-width: 9em; max-width: 11em; } }
 """
 
 SORT = """

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from inlay.errors import ConfigError
 from inlay.fill import Lit
+from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
 from inlay.measure.base import short_products
 from inlay.measure.recall import remember
@@ -99,6 +100,7 @@ class Bench:
             name = tokenizer.spec.name
             raise ConfigError(f"there is no default tau for {name}; give --tau, or a --profile of inlay calibrate")
         self.tau = profile.tau if tau is None and profile is not None else float(tau or 0.0)
+        MaskConfig(tau=self.tau)  # refuses what is no threshold before a clip is read
 
     @property
     def machine(self) -> str:
@@ -243,13 +245,13 @@ def collect(
 
 def _start(bench: Bench, store: Store, data: DataSet, clip: Clip, setting: Setting, study: str) -> Record:
     model = bench.model(setting)
-    key = make_key(clip=clip.identity, setting=setting.record(), model=model, measure=_conventions(bench.measure))
+    key = make_key(clip=clip.identity, setting=setting.record(), model=model, measure=conventions_of(bench.measure))
     stored = store.find(study, clip.name, key)
     if stored is not None:
         return replace(stored, data=data.name)
     return Record(study=study, data=data.name, clip=clip.name, setting=setting.record(), model=model, key=key)
 
 
-def _conventions(config: MeasureConfig) -> dict[str, Any]:
+def conventions_of(config: MeasureConfig) -> dict[str, Any]:
     """The settings that change a reading; not where it was computed, nor the seed of the resampling."""
     return {k: v for k, v in asdict(config).items() if k not in ("device", "seed")}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from inlay.errors import MissingError, VideoError
 from inlay.study.datasets import Clip, DataSet
 from inlay.study.evaluate import Bench
 from inlay.study.plots import lit_cells
-from inlay.study.records import Store, make_key
+from inlay.study.records import Store, file_name, make_key
 from inlay.study.rules import Setting
 from inlay.study.sections import Figure, Section
 from inlay.types import Tokens, Video
@@ -38,7 +37,7 @@ def film_rules(bench: Bench, store: Store, data: DataSet, settings: Iterable[Set
         scene = None
         for setting in settings:
             key = make_key(kind="film", clip=clip.identity, setting=setting.record(), model=bench.model(setting))
-            file = f"films/{re.sub(r'[^A-Za-z0-9.@-]+', '_', clip.name)}.{setting.rule}.{key}.webp"
+            file = f"films/{file_name(clip.name)}.{setting.rule}.{key}.webp"
             if not (store.root / file).is_file():
                 scene = scene or bench.scene(clip)
                 outcome = bench.run(scene, setting)

@@ -45,12 +45,12 @@ def flicker(work: Workspace) -> Section:
         text=(
             f"On {data.name} ({len(data)} clips) at a keep rate of {100 * rate:.1f} %. Flicker is the mean change "
             "of the error from frame to frame along the flow of the reference, on the 0..255 scale.",
-            *missing_notes([r for records in by_arm.values() for r in records]),
+            *missing_notes([r for records in by_arm.values() for r in records], METRICS),
             *work.notes,
         ),
         tables=tables,
         findings=tuple(_findings(by_arm)),
-        setup=work.setup(data),
+        setup=work.setup(data, metrics=METRICS),
     )
 
 

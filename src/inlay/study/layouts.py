@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inlay.errors import UsageError, VideoError, pick
@@ -31,6 +31,7 @@ class Listing:
 
     videos: tuple[tuple[str, Path], ...]
     absent: tuple[str, ...] = ()
+    split: str = "all"  # the one that was found, where another may have been asked for
 
 
 def is_frame_folder(path: Path) -> bool:
@@ -48,13 +49,21 @@ def videos_below(root: Path) -> list[tuple[str, Path]]:
     """Video files and frame folders at any depth, named by their place below `root` without a suffix."""
     files = [p for p in root.rglob("*") if p.suffix.lower() in VIDEO and p.is_file()]
     folders = {p.parent for p in root.rglob("*") if p.suffix.lower() in PICTURE} - {root}
+    folders = {p for p in folders if not _is_result(p)}
     found = [(str(p.relative_to(root).with_suffix("")), p) for p in files]
     return sorted(found + [(str(p.relative_to(root)), p) for p in folders])
 
 
+def _is_result(folder: Path) -> bool:
+    """Whether a study drew these pictures: its output may lie among the videos, and is none of them."""
+    return folder.name in ("films", "figures") and (folder.parent / "records").is_dir()
+
+
 def list_folder(root: Path, split: str) -> Listing:
     """Every video below a folder; below its subfolder named like the split, where there is one."""
-    return Listing(videos=tuple(videos_below(root / split if (root / split).is_dir() else root)))
+    if (root / split).is_dir():
+        return Listing(videos=tuple(videos_below(root / split)), split=split)
+    return Listing(videos=tuple(videos_below(root)))
 
 
 def list_file(path: Path, split: str) -> Listing:
@@ -76,11 +85,13 @@ def list_davis(root: Path, split: str) -> Listing:
         wanted: Iterable[str] = _lines(stated)
     elif split == "val":
         wanted = DAVIS_VAL
+    elif split == "train":
+        wanted = [name for name in have if name not in DAVIS_VAL]
     else:
-        wanted = [name for name in have if split == "all" or name not in DAVIS_VAL]
+        wanted, split = list(have), "all"
     wanted = list(wanted)
     found = tuple((name, have[name]) for name in wanted if name in have)
-    return Listing(videos=found, absent=tuple(n for n in wanted if n not in have))
+    return Listing(videos=found, absent=tuple(n for n in wanted if n not in have), split=split)
 
 
 def davis_name(name: str) -> str:
@@ -121,11 +132,11 @@ def _tokenbench_places(root: Path, section: str, row: str) -> list[Path]:
 
 def list_ucf101(root: Path, split: str) -> Listing:
     """Class folders of .avi, divided by trainlist01.txt and testlist01.txt where they are found."""
-    lists = _first(root, "trainlist01.txt" if split == "train" else "testlist01.txt")
+    lists = _first(root, f"{split}list01.txt")
     videos = root / "UCF-101" if (root / "UCF-101").is_dir() else root
     if lists is None:
         return list_folder(videos, split)
-    return _look_up([line.split()[0] for line in _lines(lists)], [videos])
+    return replace(_look_up([line.split()[0] for line in _lines(lists)], [videos]), split=split)
 
 
 def list_kinetics400(root: Path, split: str) -> Listing:
@@ -137,9 +148,8 @@ def list_kinetics400(root: Path, split: str) -> Listing:
     have = {path.stem[:11]: (name, path) for name, path in listing.videos}  # an id has 11 letters, then times follow
     with table.open(newline="", encoding="utf-8") as file:
         ids = [row["youtube_id"] for row in csv.DictReader(file) if row.get("youtube_id")]
-    return Listing(
-        videos=tuple(sorted({have[i] for i in ids if i in have})), absent=tuple(i for i in ids if i not in have)
-    )
+    found = tuple(sorted({have[i] for i in ids if i in have}))
+    return Listing(videos=found, absent=tuple(i for i in ids if i not in have), split=split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,27 +171,34 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def find_videos(place: str | Path, *, layout: str = "auto", split: str | None = None) -> tuple[str, str, Listing]:
-    """(layout, split, the videos); an error where there is none."""
+    """(layout, split, the videos); an error where there is none, or where the split that is asked for is not there."""
     root = Path(place)
     if not root.exists():
         raise UsageError(f"{root}: no such folder or list; give a folder of videos or a text file that names some")
     if layout == "auto" and is_one_video(root):
-        return "folder", split or "all", Listing(videos=((root.stem if root.is_file() else root.name, root),))
-    name = guess_layout(root) if layout == "auto" else layout
+        name, listing = "folder", Listing(videos=((root.stem if root.is_file() else root.name, root),))
+    else:
+        name = guess_layout(root) if layout == "auto" else layout
+        listing = _listed(root, name, split)
+    if split not in (None, listing.split):
+        raise UsageError(f"{root}: the layout {name!r} finds no split {split!r} here; leave --split out")
+    if not listing.videos:
+        missing = f" ({len(listing.absent)} are named that are not there)" if listing.absent else ""
+        what = f"no videos for split {listing.split!r}{missing}"
+        raise VideoError(f"{root}: {what}; looked for {', '.join(VIDEO)} and pictures")
+    return name, listing.split, listing
+
+
+def _listed(root: Path, name: str, split: str | None) -> Listing:
     kind = pick("layout", name, LAYOUTS)
     if name == "list" and root.is_dir():
         raise UsageError(f"{root} is a folder, but the layout 'list' needs a text file")
     if name not in ("list", "tokenbench") and root.is_file():
         raise UsageError(f"{root} is a file, but the layout {name!r} needs a folder")
-    split = split or kind.split
     try:
-        listing = kind.find(root, split)
+        return kind.find(root, split or kind.split)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{root}: cannot be read as {name} ({error}); give a folder or a text file") from error
-    if not listing.videos:
-        missing = f" ({len(listing.absent)} are named that are not there)" if listing.absent else ""
-        raise VideoError(f"{root}: no videos for split {split!r}{missing}; looked for {', '.join(VIDEO)} and pictures")
-    return name, split, listing
 
 
 def guess_layout(root: Path) -> str:
@@ -209,7 +226,7 @@ def _is_video(path: Path) -> bool:
 def _look_up(rows: list[str], roots: list[Path]) -> Listing:
     found: list[tuple[str, Path]] = []
     absent: list[str] = []
-    for row in rows:
+    for row in dict.fromkeys(rows):  # one that is named twice would count twice
         place = next((root / row for root in roots if _is_video(root / row)), None)
         if place is None:
             absent.append(row)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -71,7 +72,7 @@ def masks(work: Workspace) -> Section:
         tables=(table,),
         figures=tuple(figures),
         findings=(Finding(claim="a higher threshold keeps no more cells", holds=falling),),
-        setup=work.setup(data),
+        setup=work.setup(data, metrics=()),
     )
 
 
@@ -117,7 +118,8 @@ def token_usage(work: Workspace) -> Section:
         rows.append(
             (word(clip.name), number(float(len(video)), 0), percent(float(anew.mean())), percent(float(carried.mean())))
         )
-        key = make_key(kind="usage", clip=clip.identity, tau=work.bench.tau)
+        weights = work.bench.tokenizer.spec.weight_hash
+        key = make_key(kind="usage", clip=clip.identity, tau=work.bench.tau, weights=weights)
         work.store.write_json(
             f"records/usage/{len(rows)}.{key}.json",
             {"clip": clip.name, "per_clip": [float(v) for v in anew], "carried": [float(v) for v in carried]},
@@ -156,7 +158,7 @@ def token_usage(work: Workspace) -> Section:
         ),
         figures=tuple(figures),
         findings=(Finding(claim="carrying the reference saves cells", holds=saved),),
-        setup=work.setup(data),
+        setup=work.setup(data, metrics=()),
     )
 
 
@@ -210,16 +212,15 @@ def backbones(work: Workspace) -> Section:
                 as_panels(_distributions(profiles)),
             )
         ),
-        setup=work.setup(data),
+        setup=work.setup(data, metrics=()),
     )
 
 
 def _profile(work: Workspace, tokenizer: Tokenizer, data: DataSet) -> Profile:
     key = make_key(kind="profile", data=data.digest, weights=tokenizer.spec.weight_hash)
     file = f"records/backbones/{tokenizer.spec.name}.{key}.json"
-    known = work.store.read_json(file)
-    if known is not None:
-        return Profile(**known)
+    with suppress(TypeError, InlayError):  # there is none yet, or it is damaged
+        return Profile(**(work.store.read_json(file) or {}))
     state = calibrate.start(tokenizer.spec)
     for clip in data.clips:
         work.tell(f"backbones: {tokenizer.spec.name}: {clip.name}")

@@ -117,7 +117,7 @@ def main(work: Workspace) -> Section:
             "cells of each clip as ours does, as far as their form allows. Bits are those of kept numbers at 16 bits "
             "and one mask bit a cell.",
             *apart,
-            *missing_notes(records),
+            *missing_notes(records, work.metrics),
         ),
         tables=tuple(tables),
         findings=tuple(findings),

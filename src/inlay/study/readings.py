@@ -20,7 +20,7 @@ from inlay.types import Video
 
 QUICK = ("psnr", "psnr-video", "ssim", "error-level")  # seconds a clip on a CPU
 PAPER = (*QUICK, "lpips", "fvd", "kvd")
-FEATURES = "features"  # what FVD and KVD read of a video
+TOO_FEW = "it compares sets of at least 2 clips, and 1 has a reading"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ def choose_metrics(names: str, device: str) -> tuple[str, ...]:
     """`auto`: the paper's on a GPU, the quick ones on a CPU; `all`; or names with commas between."""
     if names == "auto":
         return PAPER if torch.device(device).type == "cuda" else QUICK
-    chosen = {"all": PAPER, "paper": PAPER, "quick": QUICK}.get(names)
-    chosen = chosen or tuple(n.strip() for n in names.split(",") if n.strip())
+    chosen = {"all": tuple(METRICS), "paper": PAPER, "quick": QUICK}.get(names)
+    chosen = chosen or tuple(dict.fromkeys(n.strip() for n in names.split(",") if n.strip()))
     if not chosen:
         raise UsageError("--metrics is empty; give auto, quick, paper, or names with commas between")
     for name in chosen:

@@ -51,6 +51,11 @@ def make_key(**parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def file_name(clip: str) -> str:
+    """A clip's name in letters and at a length that every disk takes; the key beside it tells clips apart."""
+    return re.sub(r"[^A-Za-z0-9.@-]+", "_", clip)[-160:]
+
+
 class Store:
     """A folder of results: records/STUDY/CLIP.KEY.json, and other JSON files by name."""
 
@@ -117,4 +122,4 @@ class Store:
         return value if isinstance(value, dict) else None
 
     def _path(self, study: str, clip: str, key: str) -> Path:
-        return self.root / "records" / study / f"{re.sub(r'[^A-Za-z0-9.@-]+', '_', clip)}.{key}.json"
+        return self.root / "records" / study / f"{file_name(clip)}.{key}.json"

@@ -102,7 +102,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _setup(section: Section) -> str:
-    rows = [f"<li>{escape(k)}: {escape(_say(v))}</li>" for k, v in section.setup.items()]
+    rows = [f"<li>{escape(k)}: {escape(_say(v))}</li>" for k, v in section.setup.items() if v or v == 0]
     return f"<details><summary>Settings of this section</summary><ul>{''.join(rows)}</ul></details>"
 
 

@@ -16,6 +16,7 @@ from inlay.study.sections import (
     Figure,
     Section,
     Table,
+    bits_cell,
     heading,
     metric_cell,
     missing_notes,
@@ -44,7 +45,7 @@ def eval_section(
     return Section(
         name="eval",
         title=f"Evaluation on {data.name} ({len(data)} clips)",
-        text=tuple(missing_notes([r for records in rows.values() for r in records])),
+        text=tuple(missing_notes([r for records in rows.values() for r in records], metrics)),
         tables=tables,
         figures=(Figure(file="", caption=caption, panels=panels),) if panels else (),
         films=films,
@@ -53,13 +54,13 @@ def eval_section(
 
 
 def _by_rule(rows: Rows, data: DataSet, metrics: Sequence[str], config: MeasureConfig) -> Table:
-    columns = ("Rule", "Keep rate ↓", "NFE ↓", *(heading(m) for m in metrics))
+    columns = ("Rule", "Keep rate ↓", "bits/pixel ↓", "NFE ↓", *(heading(m) for m in metrics))
     body = []
     for name, records in rows.items():
         cells = records[0].cells
-        kept = rate_cell(records) if cells else word("-")
+        kept, bits = (rate_cell(records), bits_cell(records)) if cells else (word("-"), word("-"))
         calls = number(sum(r.nfe for r in records) / len(records), 1) if cells else word("-")
-        body.append((word(name), kept, calls, *(metric_cell(records, m, config) for m in metrics)))
+        body.append((word(name), kept, bits, calls, *(metric_cell(records, m, config) for m in metrics)))
     return Table(caption=f"Rules on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(body))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from inlay.errors import UsageError
 from inlay.measure import METRICS, MeasureConfig, bootstrap_interval
 from inlay.study.plots import Panel
-from inlay.study.readings import score_set
+from inlay.study.readings import TOO_FEW, is_set, score_set
 from inlay.study.records import Record
 
 DIGITS = {"psnr": 2, "psnr-video": 2, "ssim": 3, "ssim-gaussian": 3, "lpips": 3, "fvd": 1, "kvd": 3, "vmaf": 1}
@@ -171,6 +172,10 @@ def rate_cell(records: Sequence[Record], seed: int = 0) -> Cell:
     return percent(mean, *bootstrap_interval(rates, seed=seed)) if len(rates) > 1 else percent(mean)
 
 
+def bits_cell(records: Sequence[Record]) -> Cell:
+    return mean_cell([r.bits_per_pixel for r in records], 3)
+
+
 def metric_cell(records: Sequence[Record], metric: str, config: MeasureConfig) -> Cell:
     score = score_set([r.reading for r in records], metric, config)
     if score is None:
@@ -185,17 +190,15 @@ def heading(metric: str) -> str:
     return f"{name} {ARROWS[row.better]}"
 
 
-def missing_notes(records: Sequence[Record]) -> list[str]:
-    """One line for each metric that could not be had, with the reason."""
-    reasons: dict[str, str] = {}
-    for record in records:
-        reasons |= record.reading.unavailable
+def missing_notes(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
+    """A line for each of these metrics that could not be had, with the reason; records may tell of others too."""
+    reasons = {metric: why for r in records for metric, why in r.reading.unavailable.items() if metric in metrics}
     lines = [f"{metric} was not measured: {why}." for metric, why in sorted(reasons.items())]
-    short: dict[tuple[str, str], int] = {}
-    for record in records:
-        for metric, why in record.reading.missing.items():
-            short[metric, why] = short.get((metric, why), 0) + 1
-    return lines + [f"{metric} is missing for {n} records: {why}." for (metric, why), n in sorted(short.items())]
+    short = Counter(pair for r in records for pair in r.reading.missing.items() if pair[0] in metrics)
+    lines += [f"{metric} is missing for {n} records: {why}." for (metric, why), n in sorted(short.items())]
+    clips = Counter(name for name, _ in {(r.data, r.clip) for r in records if r.reading.features})
+    lonely = [name for name, count in clips.items() if count < 2]
+    return lines + [f"{m} has no value on {n}: {TOO_FEW}." for m in metrics if is_set(m) for n in lonely]
 
 
 def conventions(metrics: Sequence[str], config: MeasureConfig) -> list[str]:

@@ -32,7 +32,7 @@ from inlay.study.flicker import measure_flicker
 from inlay.study.quality import matched_settings, measure_main, measure_matched
 from inlay.study.readings import choose_metrics
 from inlay.study.records import Store
-from inlay.study.streaming import longer, measure_streaming
+from inlay.study.streaming import long_videos, measure_streaming
 from inlay.study.workspace import Workspace
 from inlay.tokenizer import Tokenizer, pick_device
 
@@ -55,7 +55,7 @@ PARTED = {
     "sweep": Parted(sets=_val, measure=measure_sweep),
     "fill-sweep": Parted(sets=_val, measure=measure_fill_sweep),
     "main-matched": Parted(sets=lambda work: list(work.data.values()), measure=measure_matched),
-    "streaming": Parted(sets=lambda work: [longer(work.need("davis"))], measure=measure_streaming),
+    "streaming": Parted(sets=lambda work: [long_videos(work)], measure=measure_streaming),
     "flicker": Parted(sets=_val, measure=measure_flicker),
 }
 MATCHED = {

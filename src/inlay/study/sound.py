@@ -8,7 +8,7 @@ from inlay.study.datasets import DataSet
 from inlay.study.evaluate import Tell
 from inlay.study.records import Store, make_key
 
-FILE = "clips.json"  # in the store: the clips that were read to their end
+FILE = "read.json"  # in the store: the clips that were read to their end
 
 
 def sound(data: DataSet, store: Store, tell: Tell = lambda line: None) -> DataSet:

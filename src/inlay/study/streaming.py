@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from inlay.errors import VideoError
 from inlay.measure import count_tokens
 from inlay.measure.recall import remember
 from inlay.study import paper
@@ -47,17 +48,16 @@ def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]
                 tokens, result = _through(work, video, mode)
                 reading = read_pair(reference, result, lacking, work.config)
                 record = _counted(work, tokens, replace(record, reading=record.reading.merged(reading)))
-                said = Reading(unavailable=unavailable)
-                record = replace(record, reading=said.merged(record.reading))
                 work.store.write(record)
-            found[mode].append(record)
+            said = Reading(unavailable=dict(unavailable))
+            found[mode].append(replace(record, reading=said.merged(record.reading)))
     work.saw([r for records in found.values() for r in records])
     return found
 
 
 def streaming(work: Workspace) -> Section:
     """Videos of two chunks; the modes differ in what the second chunk knows of the first."""
-    data = sound(longer(work.need("davis")), work.store, work.tell)
+    data = sound(long_videos(work), work.store, work.tell)
     found = measure_streaming(work, data)
     rows = [work.quality_row(MODES[m], records) for m, records in found.items()]
     rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
@@ -73,7 +73,7 @@ def streaming(work: Workspace) -> Section:
             f"Videos of {frames} frames, encoded in chunks of {frames // CHUNKS}; no scene cuts, no key interval. "
             "The paper compares per-clip masks and the dual cache; the third row carries the "
             "backbone's own causal state on, so that the whole video has one slot 0.",
-            *missing_notes([r for records in found.values() for r in records]),
+            *missing_notes([r for records in found.values() for r in records], work.metrics),
         ),
         tables=(work.quality_table(f"Streaming on {data.name} ({len(data)} videos)", "Mode", rows),),
         figures=tuple(work.figure("streaming.png", caption, lambda: curves([use]), [use])),
@@ -94,13 +94,18 @@ def use_by_slot(found: dict[str, list[Record]]) -> Panel:
     )
 
 
-def longer(data: DataSet) -> DataSet:
-    """The same videos, in pieces of two chunks; those that are too short for it are left out."""
-    spec = replace(data.spec, frames=CHUNKS * data.spec.frames, clips=1)
-    seen = {c.path: c for c in reversed(data.clips)}
-    long = [replace(c, spec=spec, start=0) for c in reversed(seen.values()) if count_frames(c.path) >= spec.span]
-    gone = [f"{c.name}: shorter than {spec.span} frames" for c in seen.values() if count_frames(c.path) < spec.span]
-    return replace(data, spec=spec, clips=tuple(long) or data.clips, left_out=(*data.left_out, *gone))
+def long_videos(work: Workspace) -> DataSet:
+    """The videos of DAVIS in pieces of two chunks as long as clips, or half as long where all videos are too short."""
+    data, backbone = work.need("davis"), work.bench.tokenizer.spec
+    seen = {c.path: (c, count_frames(c.path)) for c in reversed(data.clips)}
+    for frames in (data.spec.frames, data.spec.frames // 2):
+        slots = backbone.slots(frames + 1 - backbone.time_stride)  # as many as are full: a length the backbone takes
+        spec = replace(data.spec, frames=CHUNKS * backbone.frames(max(slots, 2)), clips=1)
+        long = [replace(c, spec=spec, start=0) for c, count in reversed(seen.values()) if count >= spec.span]
+        gone = [f"{c.name}: shorter than {spec.span} frames" for c, count in seen.values() if count < spec.span]
+        if long:
+            return replace(data, spec=spec, clips=tuple(long), left_out=(*data.left_out, *gone))
+    raise VideoError(f"{data.name}: streaming takes videos of {spec.span} frames at least, and none of {len(gone)} is")
 
 
 def _start(work: Workspace, data: DataSet, clip: Clip, mode: str) -> Record:
@@ -116,8 +121,7 @@ def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
     from inlay.stream import StreamConfig, StreamDecoder, StreamEncoder
 
     tokenizer = work.bench.tokenizer
-    chunk = max(len(video) // CHUNKS, 2)
-    config = StreamConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=chunk)
+    config = StreamConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=len(video) // CHUNKS)
     encoder = StreamEncoder(tokenizer, config, tau=work.bench.tau, precision="fp32")
     tokens = Tokens.join(list(encoder.encode([video])))
     decoder = StreamDecoder(tokenizer, fill=tokenizer.default_fill)

@@ -23,9 +23,9 @@ from inlay.study.sections import (
     Cell,
     Figure,
     Table,
+    bits_cell,
     conventions,
     heading,
-    mean_cell,
     metric_cell,
     number,
     percent,
@@ -104,9 +104,8 @@ class Workspace:
         return ("Keep rate ↓", "bits/pixel ↓", *(heading(m) for m in self.metrics))
 
     def quality_row(self, label: str, records: Sequence[Record]) -> tuple[Cell, ...]:
-        bits = mean_cell([r.bits_per_pixel for r in records], 3)
         scores = [metric_cell(records, m, self.config) for m in self.metrics]
-        return (word(label), rate_cell(records), bits, *scores)
+        return (word(label), rate_cell(records), bits_cell(records), *scores)
 
     def paper_row(self, label: str, row: Quality) -> tuple[Cell, ...]:
         """The paper's numbers under the same columns; a dash where it gives none."""
@@ -119,8 +118,8 @@ class Workspace:
     def quality_table(self, caption: str, first: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
         return Table(caption=caption, columns=(first, *self.quality_columns()), rows=tuple(rows))
 
-    def setup(self, *sets: DataSet) -> dict[str, Any]:
-        """Every choice behind the numbers."""
+    def setup(self, *sets: DataSet, metrics: Sequence[str] | None = None) -> dict[str, Any]:
+        """Every choice behind the numbers; `metrics` where a study has its own."""
         spec = self.bench.tokenizer.spec
         return {
             "command": self.command,
@@ -131,5 +130,5 @@ class Workspace:
             "fill": self.bench.tokenizer.default_fill,
             "device": "; ".join(sorted(self.machines)) or self.bench.machine,
             "data": [d.record() for d in sets],
-            "conventions": conventions(self.metrics, self.config),
+            "conventions": conventions(self.metrics if metrics is None else metrics, self.config),
         }

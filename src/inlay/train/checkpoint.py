@@ -42,15 +42,15 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
     """Write `<name>.json` and `<name>-<step>.safetensors`; then remove the tensors of the one before."""
     from safetensors.torch import save
 
-    folder.mkdir(parents=True, exist_ok=True)
     data = save({k: t.detach().cpu().contiguous() for k, t in checkpoint.tensors.items()})
     tensors = folder / f"{name}-{checkpoint.step:08d}.safetensors"
     facts = {"format": FORMAT, "tensors": tensors.name, "bytes": len(data), **checkpoint.facts}
-    with explained(
-        f"the checkpoint of step {checkpoint.step}", len(data), f"the one before it, {folder / name}.json, is intact"
-    ):
+    before = folder / f"{name}.json"
+    comfort = f"the one before it, {before}, is intact" if before.is_file() else ""
+    with explained(f"the checkpoint of step {checkpoint.step}", len(data), comfort):
+        folder.mkdir(parents=True, exist_ok=True)
         write_atomic(tensors, data)
-        write_atomic(folder / f"{name}.json", json.dumps(facts).encode())
+        write_atomic(before, json.dumps(facts).encode())
     for old in folder.glob(f"{name}-*.safetensors"):
         if old != tensors:
             old.unlink(missing_ok=True)
@@ -89,14 +89,18 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def explained(what: str, size_bytes: int = 0, comfort: str = "") -> Iterator[None]:
-    """Turn a failed write into an error that says what there is no room for, and what is left."""
+    """Turn a failed write into an error that says what could not be written, why, and what is left."""
+    from safetensors import SafetensorError
+
     try:
         yield
-    except OSError as error:
-        reason = "the disk is full" if error.errno in NO_ROOM else (error.strerror or str(error))
+    except (OSError, SafetensorError) as error:
+        code = error.errno if isinstance(error, OSError) else None
+        full = code in NO_ROOM or "No space left" in str(error)
+        reason = "the disk is full" if full else (os.strerror(code) if code else str(error))
         size = f" ({size_bytes / 1e6:.1f} MB)" if size_bytes else ""
-        tail = f"; {comfort}" if comfort else ""
-        raise TrainError(f"cannot write {what}{size}: {reason}{tail}; make room, then resume") from error
+        cure = "make room, then resume" if full else "name a place that can be written to"
+        raise TrainError("; ".join(filter(None, [f"cannot write {what}{size}: {reason}", comfort, cure]))) from error
 
 
 def pack_optimizers(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -30,13 +31,13 @@ def _choice(kind: str, name: str, choices: Iterable[str]) -> None:
 
 
 def _range(name: str, pair: tuple[float, float], *, low: float) -> None:
-    if len(pair) != 2 or not low <= pair[0] <= pair[1]:
+    if len(pair) != 2 or not low <= pair[0] <= pair[1] < math.inf:
         raise ConfigError(f"{name} is a range (low, high) with {low:g} <= low <= high; got {tuple(pair)}")
 
 
 def _at_least(name: str, value: float, low: float) -> None:
-    if not value >= low:
-        raise ConfigError(f"{name} must be at least {low:g}; got {value}")
+    if not low <= value < math.inf:
+        raise ConfigError(f"{name} must be a number of at least {low:g}; got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +107,13 @@ class LossConfig:
 class OptimConfig:
     """How gradients become steps."""
 
-    optimizer: str = field(default="adamw", metadata=_help("adamw, or muon (matrices by muon, the rest by adamw)"))
+    optimizer: str = field(
+        default="adamw", metadata=_help("optimiser: adamw, or muon (for matrices; adamw for the rest)")
+    )
     lr: float = field(default=5e-4, metadata=_help("highest learning rate"))
     min_lr: float = field(default=1e-5, metadata=_help("learning rate at the end"))
     warmup: int = field(default=0, metadata=_help("steps over which the learning rate rises from 0"))
-    schedule: str = field(default="cosine", metadata=_help("cosine, linear or constant"))
+    schedule: str = field(default="cosine", metadata=_help("fall of the learning rate: cosine, linear or constant"))
     weight_decay: float = field(default=1e-4, metadata=_help("decoupled weight decay"))
     decay_all: bool = field(default=True, metadata=_help("decay biases and norms too (off: matrices only)"))
     betas: tuple[float, float] = field(default=(0.9, 0.999), metadata=_help("AdamW's betas"))
@@ -121,7 +124,7 @@ class OptimConfig:
     def __post_init__(self) -> None:
         _choice("optimizer", self.optimizer, OPTIMIZERS)
         _choice("schedule", self.schedule, SCHEDULES)
-        if not 0 <= self.min_lr <= self.lr or not self.lr > 0:
+        if not 0 <= self.min_lr <= self.lr < math.inf or not self.lr > 0:
             raise ConfigError(f"learning rates need 0 <= min_lr <= lr, lr > 0; got min_lr={self.min_lr}, lr={self.lr}")
         for name in ("warmup", "weight_decay", "clip_norm"):
             _at_least(name, getattr(self, name), 0)
@@ -147,7 +150,7 @@ class TrainConfig:
         default=0.0,
         metadata=_help("share of clips that are masked and filled (together only; there tau is in mean changes)"),
     )
-    precision: str = field(default="fp32", metadata=_help("fp32, tf32 or bf16 (autocast)"))
+    precision: str = field(default="fp32", metadata=_help("arithmetic: fp32, tf32 or bf16 (autocast)"))
     seed: int = field(default=0, metadata=_help("decides clips, crops, thresholds and first weights"))
     max_seconds: float = field(default=0.0, metadata=_help("time budget: the schedule ends with it; 0: steps alone"))
     validate_every: int = field(default=500, metadata=_help("steps between validations; 0: only at the end"))
@@ -171,6 +174,8 @@ class TrainConfig:
         for name in ("seed", "max_seconds", "validate_every", "validate_clips", "validate_tau", "pictures"):
             _at_least(name, getattr(self, name), 0)
         _at_least("latent_noise", self.latent_noise, 0)
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed must be below 2**63; got {self.seed}")
         if not 0 <= self.masked <= 1:
             raise ConfigError(f"masked is a share of the clips, in [0, 1]; got {self.masked}")
         _range("tau", self.tau, low=0)
@@ -182,6 +187,11 @@ class TrainConfig:
                 "a latent cache needs clips that come back unchanged; "
                 "set start=grid, crop=centre, flip off, reverse off and single values for interval and zoom"
             )
+
+    @property
+    def shortest_validated(self) -> int:
+        """Frames a video needs to be validated on."""
+        return (self.clips.frames - 1) * self.validate_interval + 1
 
     def with_options(self, **options: Any) -> TrainConfig:
         """A copy with fields of any of the four groups changed, by their plain names."""

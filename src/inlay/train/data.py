@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,11 @@ class ClipSource(Protocol):
     entries: tuple[ClipEntry, ...]
     weights: tuple[float, ...] | None  # how often each entry is drawn; None: equally often, in shuffled rounds
     workers: int  # threads that cut clips ahead of time; 0 where cutting is cheap
+
+    @property
+    def problems(self) -> list[str]:
+        """A line on each video that turned out to be unreadable; grows as clips are cut."""
+        ...
 
     def cut(self, draw: Draw) -> Tensor:
         """[3, T, size, size] float32 in [-1, 1]."""
@@ -52,8 +57,9 @@ class Batch:
 class FileClips:
     """Clips decoded from their files when they are drawn: for data sets larger than the memory."""
 
-    def __init__(self, entries: Sequence[ClipEntry], *, workers: int = 2) -> None:
+    def __init__(self, entries: Sequence[ClipEntry], *, workers: int = 2, problems: list[str] | None = None) -> None:
         self.entries, self.workers = tuple(entries), workers
+        self.problems = [] if problems is None else problems
         self.weights: tuple[float, ...] | None = None
 
     @staticmethod
@@ -69,20 +75,54 @@ class FileClips:
             problems.append(f"{listing.absent} videos of the list are not there")
         return FileClips(entries, workers=workers), problems
 
-    def split(self, held_out: int) -> tuple[FileClips, FileClips]:
-        """(the rest, `held_out` videos spread over the list): for validation where no other videos are given."""
-        n = len(self.entries)
-        if not 0 < held_out < n:
+    def split(self, held_out: int, *, shortest: int = 1) -> tuple[FileClips, FileClips]:
+        """(the rest, `held_out` videos spread over the list): for validation where no other videos are given.
+
+        Only videos of at least `shortest` frames are held out.
+        """
+        long = [i for i, e in enumerate(self.entries) if e.frames >= shortest]
+        if not 0 < held_out < len(long):
             raise VideoError(
-                f"cannot hold out {held_out} of {n} videos for validation; give a folder of others, or fewer"
+                f"cannot hold out {held_out} of {len(long)} videos for validation; give a folder of others, or fewer"
             )
-        chosen = {k * n // held_out for k in range(held_out)}
+        chosen = {long[k * len(long) // held_out] for k in range(held_out)}
         rest = [e for i, e in enumerate(self.entries) if i not in chosen]
-        return FileClips(rest, workers=self.workers), FileClips(
-            [self.entries[i] for i in sorted(chosen)], workers=self.workers
-        )
+        held = [self.entries[i] for i in sorted(chosen)]
+        return self.of(rest), self.of(held)
+
+    def of(self, entries: Sequence[ClipEntry]) -> FileClips:
+        """Other videos, read in the same way, their problems noted in the same place."""
+        return FileClips(entries, workers=self.workers, problems=self.problems)
 
     def cut(self, draw: Draw) -> Tensor:
+        """The clip; where its video cannot be read, one of the next video that can: a long run outlives a bad file.
+
+        What is read depends on the draw and the files alone, never on what was met before.
+        """
+        first: VideoError | None = None
+        for instead in self._and_others(draw):
+            try:
+                return self._cut(instead)
+            except VideoError as error:
+                first = first or error
+                self._note(self.entries[instead.clip].name, error)
+        assert first is not None, "the draw itself was tried"
+        raise first
+
+    def _and_others(self, draw: Draw) -> Iterator[Draw]:
+        yield draw
+        n = len(self.entries)
+        for clip in ((draw.clip + k) % n for k in range(1, n)):
+            room = self.entries[clip].frames - draw.span
+            if room >= 0:
+                yield replace(draw, clip=clip, start=min(draw.start, room))
+
+    def _note(self, name: str, error: VideoError) -> None:
+        if not any(line.startswith(f"{name}:") for line in self.problems):
+            reason = str(error).removeprefix(f"{name}: ").split("; ")[0]
+            self.problems.append(f"{name}: {reason}; clips of the next video take its place")
+
+    def _cut(self, draw: Draw) -> Tensor:
         from inlay.video import read_video
 
         entry = self.entries[draw.clip]

@@ -33,7 +33,7 @@ def list_folder(root: Path, split: str) -> Listing:
 def list_file(path: Path, split: str) -> Listing:
     """A text file with one path a line, relative to its own folder; `#` begins a comment."""
     del split
-    lines = (line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+    lines = (line.split("#")[0].strip() for line in _lines(path))
     return _present([path.parent / line for line in lines if line])
 
 
@@ -44,8 +44,7 @@ def list_ucf101(root: Path, split: str) -> Listing:
     videos = root / "UCF-101" if (root / "UCF-101").is_dir() else root
     if lists is None:
         return list_folder(videos, split)
-    lines = lists.read_text(encoding="utf-8").splitlines()
-    return _present([videos / line.split()[0] for line in lines if line.strip()])
+    return _present([videos / line.split()[0] for line in _lines(lists) if line.strip()])
 
 
 def list_kinetics400(root: Path, split: str) -> Listing:
@@ -54,8 +53,7 @@ def list_kinetics400(root: Path, split: str) -> Listing:
     if table is None:
         return list_folder(root, split)
     have = {p.stem: p for p in list_folder(root, split).paths}
-    with table.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row.get("youtube_id")]
+    rows = [row for row in csv.DictReader(_lines(table)) if row.get("youtube_id")]
     found = [have.get(_kinetics_stem(row)) or have.get(row["youtube_id"]) for row in rows]
     return Listing(paths=tuple(sorted({p for p in found if p})), absent=sum(p is None for p in found))
 
@@ -80,7 +78,7 @@ def find_videos(place: str | Path, *, layout: str = "auto", split: str = "train"
         raise UsageError(
             f"{root} is {kind}, but the layout {layout!r} needs {'a file' if layout == 'list' else 'a folder'}"
         )
-    listing = find(root, split)
+    listing = find(root.resolve(), split)  # a run may be resumed, and a cache used, from another working directory
     if not listing.paths:
         missing = f" (the list names {listing.absent} that are not there)" if listing.absent else ""
         raise VideoError(f"{root}: no videos for split {split!r}{missing}; looked for {', '.join(SUFFIXES)}")
@@ -115,6 +113,13 @@ def _probe_one(path: Path) -> ClipEntry | InlayError:
             return ClipEntry(name=str(path), frames=frames, height=reader.height, width=reader.width, bytes=size)
     except InlayError as error:
         return error
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not a list of videos ({error}); give a folder, or a text file in UTF-8") from error
 
 
 def _present(paths: list[Path]) -> Listing:

@@ -14,7 +14,7 @@ import copy
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from inlay.errors import require
 from inlay.train.checkpoint import (
     Checkpoint,
+    explained,
     pack_optimizers,
     random_state,
     restore_random,
@@ -38,7 +40,7 @@ from inlay.train.optim import average, make_optimizers, rate_at, set_rate
 from inlay.train.processes import Processes, join_processes
 from inlay.train.progress import Progress
 from inlay.train.recording import Inputs, Recording, Terms
-from inlay.train.rundir import RunDir, manifest
+from inlay.train.rundir import Plan, RunDir, manifest
 from inlay.train.sampler import ClipEntry, Sampler
 from inlay.train.tasks import Task
 
@@ -63,6 +65,7 @@ def fit(
     *,
     resume: bool = False,
     validate_entries: tuple[ClipEntry, ...] = (),
+    begun_from: Sequence[str] = (),
     problems: list[str] | None = None,
     processes: Processes | None = None,
     stop_after: float = 0.0,
@@ -70,20 +73,27 @@ def fit(
 ) -> Outcome:
     """Train to the end of the schedule, or until `stop_after` seconds of this call have passed.
 
-    With `resume` a run that was begun goes on from its last checkpoint, and one that was not begins.
+    With `resume` a run that was begun goes on from its last checkpoint, and one that was not begins. `begun_from` names
+    the weight files the task's networks were filled from.
     """
     processes = processes or join_processes(next(task.module.parameters()).device)
     sampler = Sampler(clips.entries, config.clips, seed=config.seed, weights=clips.weights)
     run = RunDir(run_dir, writes=processes.first)
     data = manifest(clips.entries, validate_entries, problems or [], sampler.skipped)
-    run.check(task.kind, config, data, resume=resume)
-    processes.wait()  # every process has looked before one of them writes
-    run.begin(task.kind, config, data)
-    processes.wait()
+    networks = {**task.networks, "from": list(begun_from)}
+    plan = Plan(kind=task.kind, config=config, networks=networks, data=data)
+    run.check(plan, resume=resume)
+    if config.tensorboard:
+        require("tensorboard", extra="train")
     training = Training(task, config, run, processes)
+    processes.wait()  # every process has looked before one of them writes
+    run.begin(plan)
+    processes.wait()
     last = run.load("last") if resume else None
     training.begin(last)
     with Progress(config.steps, done=training.step, quiet=quiet or not processes.first) as progress:
+        if problems:
+            progress.say(f"{len(problems)} of the videos cannot be used; {run.path / 'data.json'} says why")
         if sampler.skipped:
             need = config.clips.shortest
             progress.say(f"{sampler.skipped} of {len(clips.entries)} videos are left out: shorter than {need} frames")
@@ -100,6 +110,7 @@ class Training:
         self.task, self.config, self.run, self.processes = task, config, run, processes
         self.module = task.module
         self.device = next(self.module.parameters()).device
+        self.share = processes.share(config.batch, config.accumulate)
         self.optimizers = make_optimizers(self.module, config.optim, recorded=self.records)
         self.update: Callable[[Inputs], Terms] = self.plain_update
         if self.records:
@@ -109,6 +120,7 @@ class Training:
         self.best: dict[str, Any] = {"step": 0, "psnr": None}
         self.validated = -1  # the step validation last looked at
         self.kept = 0  # the step of the last checkpoint
+        self.told = 0  # how many of the clips' problems were told
         self.before, self.started = 0.0, time.monotonic()
         self.bad_step = torch.full((), config.steps + 1, dtype=torch.int64, device=self.device)
 
@@ -141,8 +153,7 @@ class Training:
 
     def run_through(self, sampler: Sampler, clips: ClipSource, progress: Progress, *, stop_after: float) -> Outcome:
         c = self.config
-        share = self.processes.share(c.batch, c.accumulate)
-        loader = Loader(clips, lambda step: sampler.step(step, c.batch)[share], device=self.device)
+        loader = Loader(clips, lambda step: sampler.step(step, c.batch)[self.share], device=self.device)
         with matmul_precision(c.precision), stop_signals() as asked:
             for batch in loader.batches(self.step, c.steps):
                 done = self.part_done()
@@ -151,6 +162,7 @@ class Training:
                 terms = self.take_step(batch, rate_at(c.optim, step=self.step, progress=done))
                 progress.step(self.step)
                 self.report(terms, progress)
+                self.tell(clips.problems, progress)
                 late = bool(stop_after) and time.monotonic() - self.started > stop_after
                 if self.agreed(float(bool(asked) or late)) > 0:
                     self.save()
@@ -237,6 +249,13 @@ class Training:
         if self.step % c.checkpoint_every == 0:
             self.save()
 
+    def tell(self, problems: list[str], progress: Progress) -> None:
+        """Name the videos that turned out to be unreadable since the last call."""
+        for line in problems[self.told :]:
+            self.run.add_problem(line)
+            progress.say(line)
+        self.told = len(problems)
+
     def validate(self, progress: Progress) -> None:
         """Only the first process looks: validation is short, and the others wait at the next gradient."""
         self.validated = self.step
@@ -275,7 +294,7 @@ class Training:
         if best is not None:
             chosen.load_state_dict(best.tensors)
         facts = {"step": self.best["step"] or self.step, "validation_psnr": self.best["psnr"]}
-        with torch.compiler.set_stance("force_eager"):
+        with torch.compiler.set_stance("force_eager"), explained("the weights"):
             self.task.export(chosen.eval(), self.run.weights, facts)
 
     def outcome(self, *, finished: bool) -> Outcome:
@@ -294,7 +313,7 @@ class Training:
         if self.ema is not None:
             tensors |= {f"ema.{k}": v for k, v in self.ema.state_dict().items()}
         generators, facts = random_state()
-        facts |= {"step": self.step, "seconds": self.seconds, "best": self.best, "validated": self.validated}
+        facts |= {"step": self.step, "seconds": self.seconds, "validated": self.validated}
         tensors |= {**pack_optimizers(self.optimizers), **generators}
         self.run.save("last", Checkpoint(tensors=tensors, facts=facts))
         self.kept = self.step
@@ -307,7 +326,10 @@ class Training:
         unpack_optimizers(self.optimizers, t)
         restore_random(t, facts)
         self.step = self.kept = checkpoint.step
-        self.best, self.validated, self.before = facts["best"], facts["validated"], facts["seconds"]
+        self.validated, self.before = facts["validated"], facts["seconds"]
+        best = self.run.load("best")
+        if best is not None:  # it may be younger than the last checkpoint: what it holds is what will be shipped
+            self.best = {name: best.facts[name] for name in self.best}
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

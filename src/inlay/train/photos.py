@@ -42,6 +42,7 @@ class PhotoClips:
             for n, p in zip(names, photos, strict=True)
         )
         self.weights: tuple[float, ...] | None = None
+        self.problems: list[str] = []
 
     @staticmethod
     def from_folder(folder: str | Path, *, device: torch.device | str = "cpu") -> PhotoClips:

@@ -37,6 +37,7 @@ class ResidentClips:
         names = names or [f"clip-{i}" for i in range(len(videos))]
         self.entries = tuple(_entry(v, name) for v, name in zip(self.videos, names, strict=True))
         self.weights: tuple[float, ...] | None = None
+        self.problems: list[str] = []
         self._wide: dict[int, PlanarVideo] = {}
 
     @staticmethod
@@ -174,6 +175,10 @@ class MixedClips:
             share * w for s, share in zip(sources, shares, strict=True) for w in _even(s)
         )
         self._places = [(s, i) for s in sources for i in range(len(s.entries))]
+
+    @property
+    def problems(self) -> list[str]:
+        return [line for s in self.sources for line in s.problems]
 
     def cut(self, draw: Draw) -> Tensor:
         source, clip = self._places[draw.clip]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,22 @@ import torch
 from torch import Tensor
 
 from inlay import __version__
-from inlay.errors import UsageError, require
+from inlay.errors import UsageError
 from inlay.origin import commit
 from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint, write_atomic
 from inlay.train.config import TrainConfig, changed_fields, from_json, to_json
 from inlay.train.png import png_bytes
 from inlay.train.sampler import ClipEntry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What makes a run this very one: a resumed run must have the same."""
+
+    kind: str
+    config: TrainConfig
+    data: dict[str, Any]  # what data.json holds
+    networks: dict[str, Any] = field(default_factory=dict)  # JSON values
 
 
 class RunDir:
@@ -43,27 +53,32 @@ class RunDir:
     def weights(self) -> Path:
         return self.path / "weights.safetensors"
 
-    def check(self, kind: str, config: TrainConfig, data: dict[str, Any], *, resume: bool) -> None:
+    def check(self, plan: Plan, *, resume: bool) -> None:
         """Refuse a folder that holds a run which is not this very one, or was not asked to go on."""
         if self.begun and not resume:
             raise UsageError(f"{self.path} holds a run already; go on with resume (--resume), or choose another folder")
         if self.begun:
-            self._check_same(kind, config, data)
+            self._check_same(plan)
 
-    def begin(self, kind: str, config: TrainConfig, data: dict[str, Any]) -> None:
+    def begin(self, plan: Plan) -> None:
         """Make the folder, if the run has none yet."""
         if self.writes and not self.begun:
-            record = {"kind": kind, "config": to_json(config), **circumstances()}
+            settings = {"kind": plan.kind, "config": to_json(plan.config), "networks": plan.networks}
+            record = {**settings, **circumstances()}
             with explained(f"the run's folder {self.path}"):
                 self.path.mkdir(parents=True, exist_ok=True)
-                write_atomic(self.path / "data.json", json.dumps(data, indent=1).encode())
+                write_atomic(self.path / "data.json", json.dumps(plan.data, indent=1).encode())
                 write_atomic(self.path / "config.json", json.dumps(record, indent=1).encode())
 
-    def _check_same(self, kind: str, config: TrainConfig, data: dict[str, Any]) -> None:
+    def _check_same(self, plan: Plan) -> None:
         record = self._read("config.json")
-        if record["kind"] != kind:
-            raise UsageError(f"{self.path} holds a run of kind {record['kind']!r}, not {kind!r}; choose another folder")
-        changed = changed_fields(from_json(TrainConfig, record["config"]), config)
+        if record.get("kind") != plan.kind:
+            raise UsageError(
+                f"{self.path} holds a run of kind {record.get('kind')!r}, not {plan.kind!r}; choose another folder"
+            )
+        changed = changed_fields(from_json(TrainConfig, record["config"]), plan.config)
+        before, now = record.get("networks", {}), json.loads(json.dumps(plan.networks))
+        changed += [f"networks.{name}" for name in before if before[name] != now.get(name)]
         if changed:
             raise UsageError(
                 f"{self.path} was begun with other settings: {', '.join(changed)}; "
@@ -71,11 +86,11 @@ class RunDir:
             )
         old = self._read("data.json")
         for split in ("train", "validate"):
-            if old.get(split) != data.get(split):
-                before, now = len(old.get(split) or ()), len(data.get(split) or ())
+            then, today = old.get(split) or [], plan.data.get(split) or []
+            if then != today:
                 raise UsageError(
-                    f"{self.path}: the {split} videos have changed ({before} then, {now} now; see its data.json); "
-                    "bring the old ones back, or begin a new run"
+                    f"{self.path}: the {split} videos have changed ({len(then)} then, {len(today)} now; "
+                    "see its data.json); bring the old ones back, or begin a new run"
                 )
 
     def _read(self, name: str) -> dict[str, Any]:
@@ -95,12 +110,24 @@ class RunDir:
         """Forget what a killed run logged after its last checkpoint; it will be done again."""
         if not self.writes:
             return
-        for part in self.path.rglob("*.part"):
-            part.unlink(missing_ok=True)
+        with explained("the run's folder"):
+            for part in self.path.rglob("*.part"):
+                part.unlink(missing_ok=True)
         log = self.path / "log.jsonl"
         if log.is_file():
             kept = [line for line in log.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
-            write_atomic(log, "".join(line + "\n" for line in kept).encode())
+            with explained("the log"):
+                write_atomic(log, "".join(line + "\n" for line in kept).encode())
+
+    def add_problem(self, line: str) -> None:
+        """Put a video that turned out to be unreadable into data.json, once."""
+        if not self.writes:
+            return
+        data = self._read("data.json")
+        if line not in data["problems"]:
+            data["problems"].append(line)
+            with explained("data.json"):
+                write_atomic(self.path / "data.json", json.dumps(data, indent=1).encode())
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line, and the same numbers to TensorBoard where it is open."""
@@ -126,7 +153,6 @@ class RunDir:
     def open_events(self, step: int) -> None:
         """Begin TensorBoard events; those after `step` are overwritten."""
         if self.writes:
-            require("tensorboard", extra="train")
             from torch.utils.tensorboard import SummaryWriter
 
             self._events = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def train_lit(
         start_from(module, start)
     module.to(processes.device)
     task = LitTask(module, frozen, config, validation=validation, cache=cache)
-    return run_task(task, clips, run_dir, problems, processes, resume=resume, stop_after=stop_after, quiet=quiet)
+    return run_task(
+        task, clips, run_dir, problems, processes, start=[start], resume=resume, stop_after=stop_after, quiet=quiet
+    )
 
 
 def train_backbone(
@@ -84,7 +87,9 @@ def train_backbone(
     if start is not None:
         start_from(module, start)
     task = BackboneTask(module.to(processes.device), config, validation=validation)
-    return run_task(task, clips, run_dir, problems, processes, resume=resume, stop_after=stop_after, quiet=quiet)
+    return run_task(
+        task, clips, run_dir, problems, processes, start=[start], resume=resume, stop_after=stop_after, quiet=quiet
+    )
 
 
 def train_together(
@@ -114,7 +119,10 @@ def train_together(
         if weights is not None:
             start_from(module, weights)
     task = TogetherTask(mini.to(processes.device), fill.to(processes.device), config, validation=validation)
-    return run_task(task, clips, run_dir, problems, processes, resume=resume, stop_after=stop_after, quiet=quiet)
+    return run_task(
+        task, clips, run_dir, problems, processes, start=[start, start_lit], resume=resume, stop_after=stop_after,
+        quiet=quiet,
+    )  # fmt: skip
 
 
 def run_task(
@@ -124,13 +132,15 @@ def run_task(
     problems: list[str],
     processes: Processes,
     *,
+    start: Sequence[str | Path | None],
     resume: bool,
     stop_after: float,
     quiet: bool,
 ) -> Outcome:
-    """Train the task with its own configuration, and have the run folder name the clips it is validated on."""
+    """Train the task with its own configuration; the run folder names what it began from and is validated on."""
     return fit(
         task, clips, task.config, run_dir, resume=resume, problems=problems, processes=processes,
+        begun_from=[str(Path(weights).resolve()) for weights in start if weights is not None],
         validate_entries=task.validation.entries if task.validation else (), stop_after=stop_after, quiet=quiet,
     )  # fmt: skip
 
@@ -142,8 +152,10 @@ def open_data(
     clips, problems = FileClips.find(data, layout=layout, workers=workers)
     if validate is not None:
         held_out, more = FileClips.find(validate, split="val", workers=workers)
-        return clips, held_out, problems + more
-    if not config.validate_clips or len(clips.entries) < 2:
+        return clips, clips.of(held_out.entries), problems + more
+    need = config.shortest_validated
+    long = sum(e.frames >= need for e in clips.entries)
+    if not config.validate_clips or long < 2:
         return clips, None, problems
-    rest, held = clips.split(min(config.validate_clips, max(1, len(clips.entries) // 10)))
+    rest, held = clips.split(min(config.validate_clips, max(1, long // 10)), shortest=need)
     return rest, held, problems

@@ -35,6 +35,11 @@ class Task(Protocol):
         """What is trained."""
         ...
 
+    @property
+    def networks(self) -> dict[str, Any]:
+        """Which networks take part, as JSON values: written into the run folder, and the same when a run goes on."""
+        ...
+
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         """All that the loss of a batch depends on, on the device; what was drawn by chance is among it."""
         ...
@@ -71,12 +76,18 @@ class LitTask:
         cache: LatentCache | None = None,
     ) -> None:
         check_clips(config, backbone)
+        check_mask(config)
         self.module, self.backbone, self.config = lit, backbone, config
         self.validation, self.cache = validation, cache
         self.device = next(lit.parameters()).device
         lit.set_statistics(backbone.spec.latent_mean, backbone.spec.latent_std)
         self.lpips = load_perceptual(config.loss, self.device)
         self._baseline: dict[str, float] = {}
+
+    @property
+    def networks(self) -> dict[str, Any]:
+        spec = self.backbone.spec
+        return {"lit": asdict(self.module.config), "backbone": {"name": spec.name, "weights": spec.weight_hash}}
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         drawn = {"x": batch.pixels, "tau_B": draw_tau(batch.draws, self.config.tau).to(self.device)}
@@ -145,11 +156,16 @@ class BackboneTask:
 
     def __init__(self, backbone: Mini, config: TrainConfig, *, validation: ValidationSet | None = None) -> None:
         check_clips(config, backbone)
+        check_pixels_teach(config.loss)
         self.module, self.config, self.validation = backbone, config, validation
         backbone.requires_grad_(True).train()
         backbone.weight_hash = "in training"  # weights change every step; their digest is taken when they are saved
         self.device = next(backbone.parameters()).device
         self.lpips = load_perceptual(config.loss, self.device)
+
+    @property
+    def networks(self) -> dict[str, Any]:
+        return {"backbone": asdict(self.module.config)}
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         return {"x": batch.pixels, **draw_noise(batch, self.module, self.config)}
@@ -274,6 +290,18 @@ def check_clips(config: TrainConfig, backbone: Backbone) -> None:
         )
     if c.size % spec.space_stride:
         raise ConfigError(f"{spec.name} takes sizes that are multiples of {spec.space_stride}; got {c.size}")
+
+
+def check_pixels_teach(loss: LossConfig) -> None:
+    """A backbone makes its own latents: there are none to compare them with."""
+    if not needs_pixels(loss):
+        raise ConfigError("a backbone learns from pixels, and no term of the loss looks at them; give pixel a weight")
+
+
+def check_mask(config: TrainConfig) -> None:
+    """Refuse unknown names before a run is begun with them."""
+    pick("criterion", config.criterion, CRITERIA)
+    pick("reference", config.reference, REFERENCES)
 
 
 def _mean(values: list[float]) -> float:

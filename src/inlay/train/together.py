@@ -28,6 +28,8 @@ from inlay.train.losses import Pair, StepLoss, weigh
 from inlay.train.tasks import (
     autocast,
     check_clips,
+    check_mask,
+    check_pixels_teach,
     compile_all,
     draw_noise,
     draw_tau,
@@ -53,12 +55,23 @@ class TogetherTask:
         check_clips(config, backbone)
         if not config.masked:
             raise ConfigError("a backbone and its LIT learn together from masked clips, and masked is 0; 0.5 is usual")
+        check_pixels_teach(config.loss)
+        check_mask(config)
+        if backbone.spec.slots(config.clips.frames) < 2:
+            raise ConfigError(f"a mask needs clips of two slots or more; {config.clips.frames} frames are one")
+        if config.criterion == "pixel-l1":
+            raise ConfigError("what learns together here is the distance between latents, and pixel-l1 has none")
         self.config, self.validation = config, validation
         self.module = nn.ModuleDict({"backbone": backbone, "lit": lit}).requires_grad_(True).train()
         lit.set_statistics(backbone.spec.latent_mean, backbone.spec.latent_std)
         backbone.weight_hash = "in training"  # weights change every step; their digest is taken when they are saved
         self.device = next(backbone.parameters()).device
         self.lpips = load_perceptual(config.loss, self.device)
+
+    @property
+    def networks(self) -> dict[str, Any]:
+        backbone, lit = parts(self.module)
+        return {"backbone": asdict(backbone.config), "lit": asdict(lit.config)}
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         through = max(1, round(self.config.masked * len(batch.draws)))  # the first so many: a batch has no order

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from inlay.errors import VideoError
 from inlay.train.config import TrainConfig
 from inlay.train.data import ClipSource
 from inlay.train.sampler import ClipEntry, Draw, fixed_draws
@@ -34,6 +35,12 @@ class ValidationSet:
             interval=config.validate_interval,
             limit=config.validate_clips,
         )
+        if config.validate_clips and not draws:
+            raise VideoError(
+                f"every video to validate on is too short: clips of {c.frames} frames at interval "
+                f"{config.validate_interval} need {config.shortest_validated} frames; give longer ones to validate, "
+                "or switch it off: validate_clips=0"
+            )
         return ValidationSet(source=source, draws=tuple(draws), device=device)
 
     @property

@@ -9,7 +9,6 @@ import typer
 
 from inlay.app import options, paths
 from inlay.app.screen import Screen, plain
-from inlay.errors import UsageError
 
 
 def bench(
@@ -44,28 +43,18 @@ def bench(
         paths.output(out, force=force)
     from inlay.bench import BenchConfig, table
     from inlay.bench import bench as run
+    from inlay.bench.config import names, numbers
 
     config = BenchConfig(
-        backbone=backbone, device=device, dtype=dtype, repeats=repeats, sizes=_names(sizes),
-        frames=_numbers(frames, "--frames"), batches=_numbers(batches, "--batches"), paths=_names(paths_),
-        stages=_names(stages),
+        backbone=backbone, device=device, dtype=dtype, repeats=repeats, sizes=names(sizes),
+        frames=numbers(frames, "--frames"), batches=numbers(batches, "--batches"), paths=names(paths_),
+        stages=names(stages),
     )  # fmt: skip
     screen = Screen(json=json, quiet=quiet)
     record = run(config, note=lambda text: None if json else screen.note(text))
     if out is not None:
         _write(out, record)
     screen.show(record, [("", line) for line in table(record).splitlines()])
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _numbers(text: str, flag: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in _names(text))
-    except ValueError as error:
-        raise UsageError(f"{flag} takes whole numbers with commas between, as 1,8; got {text!r}") from error
 
 
 def _write(path: str, record: dict[str, object]) -> None:

@@ -79,7 +79,7 @@ def calibrate(
         ("profile", target),
         (
             "tau",
-            f"{profile.tau:g}, which keeps about {at_tau[1]:.1%} of the cells of {found.name} ({len(found)} clips)",
+            f"{profile.tau:g}, which keeps about {at_tau[1]:.1%} of the cells of {found.name} (clips: {len(found)})",
         ),
         ("scores", f"mean {profile.score_mean:.4g}, std {profile.score_std:.4g}, CoV {profile.selectivity:.3f}"),
         ("latents", f"std {_mean(profile.latent_std):.4g}, slot 0 {_mean(profile.first_std):.4g}, mean over channels"),

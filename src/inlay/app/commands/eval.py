@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inlay.measure import MeasureConfig
     from inlay.study.datasets import DataSet
     from inlay.study.records import Record
+    from inlay.tokenizer import Tokenizer
 
 
 def evaluate(
@@ -74,7 +75,8 @@ def evaluate(
     from inlay.study.sound import sound
     from inlay.tokenizer import pick_device
 
-    names = list(RULES) if rule == "all" else [n.strip() for n in rule.split(",") if n.strip()]
+    given = list(RULES) if rule == "all" else [n.strip() for n in rule.split(",") if n.strip()]
+    names = list(dict.fromkeys(given))  # a rule that is named twice must not count its clips twice
     for name in names:
         pick("rule", name, RULES)
     if not names:
@@ -95,44 +97,47 @@ def evaluate(
 
         check_report(report, force=force)
     found = open_data(data, layout=layout, split=split, spec=spec, limit=limit, tell=screen.note)
+    tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
     with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
         store = Path(out or scratch)
         found = sound(found, Store(store), screen.note)
-        if reconstructions is not None:
-            rows = _outside(found, Path(reconstructions), chosen, config, store, report, screen)
+        if tokenizer is None:
+            rows, found = _outside(found, Path(str(reconstructions)), chosen, config, store, report, screen)
         else:
             settings = [{"rule": n, "tau": tau, "rate": rate, "precision": precision} for n in names]
-            rows = _rules(found, settings, chosen, config, model, tau, store, report, screen)
+            rows = _rules(found, settings, chosen, config, tokenizer, tau, store, report, screen)
     _show(rows, found, chosen, config, report, screen)
 
 
 def _outside(
     data: DataSet, folder: Path, metrics: tuple[str, ...], config: MeasureConfig, out: Path, report: str | None,
     screen: Screen,
-) -> dict[str, list[Record]]:  # fmt: skip
+) -> tuple[dict[str, list[Record]], DataSet]:  # fmt: skip
+    """(the records, the data set without the clips that have no reconstruction)."""
     from inlay.study.outside import score_reconstructions
+    from inlay.study.records import Store
 
-    records, problems = score_reconstructions(data, folder, metrics, config, screen.note)
-    for line in problems:
-        screen.note(f"left out: {line}")
+    records, problems = score_reconstructions(data, folder, metrics, config, Store(out), screen.note)
+    for clip, why in problems.items():
+        screen.note(f"left out: {clip}: {why}")
+    data = data.without(problems)
     rows = {folder.name or str(folder): records}
     if report is not None:
         from inlay.app.reporting import report_outside
-        from inlay.study.records import Store
 
         report_outside(report, rows, folder, Store(out), data, metrics, config, screen.note)
-    return rows
+    return rows, data
 
 
 def _rules(
-    data: DataSet, settings: list[dict[str, Any]], metrics: tuple[str, ...], config: MeasureConfig, model: Any,
-    tau: float | None, out: Path, report: str | None, screen: Screen,
+    data: DataSet, settings: list[dict[str, Any]], metrics: tuple[str, ...], config: MeasureConfig,
+    tokenizer: Tokenizer, tau: float | None, out: Path, report: str | None, screen: Screen,
 ) -> dict[str, list[Record]]:  # fmt: skip
     from inlay.study.evaluate import Bench, collect
     from inlay.study.records import Store
     from inlay.study.rules import Setting
 
-    bench = Bench(model.load(), tau=tau, measure=config)
+    bench = Bench(tokenizer, tau=tau, measure=config)
     chosen = [Setting(**{**s, "tau": None}) for s in settings]  # the threshold of ours is the bench's
     found = collect(bench, Store(out), data, chosen, metrics, study="eval", tell=screen.note)
     rows = {s.rule: found[s] for s in chosen}
@@ -148,27 +153,50 @@ def _show(
     screen: Screen,
 ) -> None:  # fmt: skip
     from inlay.study.readings import score_set
-    from inlay.study.sections import conventions, metric_cell, missing_notes, rate_cell
+    from inlay.study.sections import bits_cell, conventions, metric_cell, missing_notes, rate_cell
 
     record: dict[str, Any] = {"data": data.record(), "conventions": conventions(metrics, config), "rules": {}}
     clips = "1 clip" if len(data) == 1 else f"{len(data)} clips"
-    without = f"; {len(data.left_out)} left out" if data.left_out else ""
+    gone = {"left out": data.left_out, "named but not there": data.absent}
+    without = "".join(f"; {len(names)} {why}" for why, names in gone.items() if names)
     lines: list[tuple[str, str]] = [("data", f"{data.name}: {clips} ({data.layout}, {data.split}){without}")]
     for name, records in rows.items():
         scores = {m: score_set([r.reading for r in records], m, config) for m in metrics}
-        kept = rate_cell(records) if records[0].cells else None
+        kept, bits = (rate_cell(records), bits_cell(records)) if records[0].cells else (None, None)
         record["rules"][name] = {
             "scores": {m: s.record() for m, s in scores.items() if s is not None},
-            "missing": {k: v for r in records for k, v in {**r.reading.missing, **r.reading.unavailable}.items()},
+            "missing": _missing(records, scores),
             "keep_rate": None if kept is None else kept.value,
+            "bits_per_pixel": None if bits is None else bits.value,
             "nfe": sum(r.nfe for r in records) / len(records) if kept else None,
-            "clips": {r.clip: {"keep_rate": r.keep_rate, "nfe": r.nfe, **r.reading.values} for r in records},
+            "clips": {r.clip: {**_counts(r), **r.reading.values} for r in records},
         }
-        shown = [f"{m} {metric_cell(records, m, config).text}" for m in metrics if scores[m] is not None]
-        head = "" if kept is None else f"keeps {kept.text}, NFE {record['rules'][name]['nfe']:g}; "
-        lines.append((name, head + ", ".join(shown)))
-    lines += [("note", text) for text in missing_notes([r for records in rows.values() for r in records])]
+        shown = ", ".join(f"{m} {metric_cell(records, m, config).text}" for m in metrics if scores[m] is not None)
+        calls = record["rules"][name]["nfe"]
+        head = "" if kept is None or bits is None else f"keeps {kept.text}, bits a pixel {bits.text}, NFE {calls:g}"
+        lines.append((name, "; ".join(filter(None, [head, shown])) or "-"))
+    lines += [("note", text) for text in missing_notes([r for records in rows.values() for r in records], metrics)]
     if report is not None:
         record["report"] = report
         lines.append(("report", report))
     screen.show(record, lines)
+
+
+def _counts(record: Record) -> dict[str, Any]:
+    """What the clip's tokens cost; nothing for another system's output, which has none."""
+    if not record.cells:
+        return {}
+    return {
+        "keep_rate": record.keep_rate,
+        "tokens": record.tokens,
+        "bits_per_pixel": record.bits_per_pixel,
+        "nfe": record.nfe,
+    }
+
+
+def _missing(records: list[Record], scores: dict[str, Any]) -> dict[str, str]:
+    """By metric, why clips or the whole set have no value."""
+    from inlay.study.readings import TOO_FEW
+
+    reasons = {k: v for r in records for k, v in {**r.reading.missing, **r.reading.unavailable}.items() if k in scores}
+    return {m: TOO_FEW for m, score in scores.items() if score is None} | reasons

@@ -39,21 +39,25 @@ def export(
     if target.exists() and not target.is_dir():
         raise UsageError(f"{folder}: is a file; give the name of a folder")
     from inlay.app.model import Model
-    from inlay.bench.config import size_of
+    from inlay.bench.config import names, size_of
     from inlay.export import ExportConfig
     from inlay.export import export as run
 
     height, width = size_of(size)
-    names = tuple(part.strip() for part in parts.split(",") if part.strip())
-    config = ExportConfig(parts=names, form=form, height=height, width=width, frames=frames, batch=batch)
+    config = ExportConfig(parts=names(parts), form=form, height=height, width=width, frames=frames, batch=batch)
     tokenizer = Model(backbone=backbone, weights=weights, device="cpu", trust=trust).load()
     target.mkdir(parents=True, exist_ok=True)
     record = run(tokenizer, target, config, force=force)
     rows = [
-        (name, f"{row['file']}, {size_text(row['bytes'])}, {_agreement(row['relative'])}")
+        (name, f"{row['file']}, {_shapes(row['inputs'])}, {size_text(row['bytes'])}, {_agreement(row['relative'])}")
         for name, row in record["parts"].items()
     ]
     Screen(json=json, quiet=quiet).show(record, rows)
+
+
+def _shapes(inputs: dict[str, list[int]]) -> str:
+    first, *_ = inputs.items()  # the others follow from it
+    return f"{first[0]} {'x'.join(map(str, first[1]))}"
 
 
 def _agreement(relative: float) -> str:

@@ -24,7 +24,7 @@ def fetch(
     ],
     folder: Annotated[
         str | None,
-        typer.Option("--folder", metavar="DIR", help="Take the archives of metrics from here, not from the network."),
+        typer.Option("--folder", metavar="DIR", help="Take the files of metrics from here, not from the network."),
     ] = None,
     force: options.Force = False,
     json: options.Json = False,
@@ -40,7 +40,7 @@ def fetch(
         screen.show({"fetched": record}, list(record.items()))
         return
     if folder is not None and not Path(folder).is_dir():
-        raise MissingError(f"{folder}: no such folder; give the one that holds the archives")
+        raise MissingError(f"{folder}: no such folder; give the one that holds the files")
 
     from inlay.measure import fetch_metrics
 

@@ -94,9 +94,10 @@ def study(
     lits = _lits(lit or [])
     spec = ClipSpec(frames=frames, size=side)
     data = {role: open_data(p, name=role, spec=spec, limit=limit, tell=screen.note) for role, p in places.items()}
+    tokenizer = _tokenizer(model, lits, fill)  # before every clip is read, which takes longer
     data = {role: sound(one, store, screen.note) for role, one in data.items()}
     work = Workspace(
-        bench=Bench(_tokenizer(model, lits, fill), tau=tau, measure=MeasureConfig(device=place)),
+        bench=Bench(tokenizer, tau=tau, measure=MeasureConfig(device=place)),
         store=store,
         data=data,
         metrics=metric_names,
@@ -114,6 +115,8 @@ def study(
     rows = [(n, s.title) for n, s in done.items()]
     rows += [(n, f"not run: {why}") for n, why in failed.items()]
     screen.show(record, [*rows, ("report", str(Path(out) / "report.html"))])
+    for n, why in failed.items() if quiet else ():
+        Screen().note(f"{n}: not run: {why}")
     if not done:
         raise UsageError(f"no study could run: {'; '.join(failed.values())}")
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -17,6 +19,7 @@ from inlay.errors import UsageError, pick
 from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig, option_fields
 
 if TYPE_CHECKING:
+    from inlay.fill.lit import LitConfig
     from inlay.train.loop import Outcome
 
 app = typer.Typer(help="Train a LIT, the embedded backbone, or both at once.", no_args_is_help=True)
@@ -47,53 +50,110 @@ Shape = Annotated[
 ]
 
 
-def with_config_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with a flag for each training setting in place of its `**settings`; unset ones are left out."""
-    owners = {"": TrainConfig, "clips": ClipConfig, "loss": LossConfig, "optim": OptimConfig}
-    hints: dict[str, dict[str, Any]] = {group: get_type_hints(owner) for group, owner in owners.items()}
-    fixed = [p for p in inspect.signature(command).parameters.values() if p.kind != p.VAR_KEYWORD]
-    annotations = {
-        name: hint for name, hint in get_type_hints(command, include_extras=True).items() if name != "settings"
-    }
-    parameters = [p.replace(annotation=annotations[p.name]) for p in fixed]
-    for group, field in option_fields():
-        text = field.metadata["help"]
-        text = text[:1].upper() + text[1:] + "."
-        kind: Any = hints[group][field.name] | None
-        hint = Annotated[kind, typer.Option(help=text, rich_help_panel="Settings, instead of the preset's")]
-        annotations[field.name] = hint
-        place = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters.append(inspect.Parameter(field.name, place, default=None, annotation=hint))
-    own = {p.name for p in fixed}
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every command of `inlay train` is told, each field a flag."""
+
+    data: Data
+    run: Run
+    validate: Held = None
+    layout: Layout = "auto"
+    device: options.Device = "auto"
+    workers: Workers = 2
+    resume: Resume = False
+    stop_after: StopAfter = 0.0
+    json: options.Json = False
+    quiet: options.Quiet = False
+
+    def check(self) -> None:
+        """Refuse what can be refused before anything is loaded."""
+        for place in (self.data, self.validate):
+            if place is not None and not Path(place).exists():
+                raise UsageError(
+                    f"{place}: no such folder or list; give a folder of videos or a text file that names some"
+                )
+        if (Path(self.run) / "config.json").exists() and not self.resume:
+            raise UsageError(f"{self.run} holds a run already; go on with --resume, or choose another folder")
+
+    def arguments(self) -> dict[str, Any]:
+        """What the functions of `inlay.train.runs` are told."""
+        from inlay.tokenizer import pick_device
+
+        names = ("data", "validate", "layout", "workers", "resume", "stop_after")
+        told = {name: getattr(self, name) for name in names}
+        return {**told, "device": pick_device(self.device), "quiet": self.quiet or self.json}
+
+    def show(self, outcome: Outcome) -> None:
+        if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
+            return
+        psnr = outcome.best_psnr
+        record = {
+            "run": self.run,
+            "step": outcome.step,
+            "finished": outcome.finished,
+            "seconds": outcome.seconds,
+            "best_step": outcome.best_step,
+            "best_psnr": psnr,
+            "weights": None if outcome.weights is None else str(outcome.weights),
+        }
+        rows = [
+            ("steps", f"{outcome.step:,}" if outcome.finished else f"{outcome.step:,} (stopped; go on with --resume)"),
+            ("best", "not validated" if psnr is None else f"{psnr:.3f} dB at step {outcome.best_step:,}"),
+            ("took", f"{outcome.seconds:.1f} s"),
+            ("weights", str(outcome.weights or "written when the run is finished")),
+        ]
+        Screen(json=self.json, quiet=self.quiet).show(record, rows)
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with a flag for each field of its `job` and for each training setting in place of its `**settings`.
+
+    Settings that are not given are left out: they are the preset's.
+    """
+    hints = {**get_type_hints(Job, include_extras=True), **get_type_hints(command, include_extras=True)}
+    job = {f.name: _parameter(f.name, hints[f.name], f.default) for f in fields(Job)}
+    given = inspect.signature(command).parameters.values()
+    own = {p.name: _parameter(p.name, hints[p.name], p.default) for p in given if p.name not in ("job", "settings")}
+    settings = _settings()
 
     def run(**values: Any) -> None:
-        settings = {k: v for k, v in values.items() if k not in own and v is not None}
-        command(**{k: v for k, v in values.items() if k in own}, **settings)
+        kept = {k: v for k, v in values.items() if k in own or (k in settings and v is not None)}
+        command(Job(**{k: values[k] for k in job}), **kept)
 
-    run.__name__, run.__doc__, run.__annotations__ = command.__name__, command.__doc__, annotations
+    parameters = [*job.values(), *own.values(), *settings.values()]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
 
+def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=hint)
+
+
+@cache
+def _settings() -> dict[str, inspect.Parameter]:
+    owners = {"": TrainConfig, "clips": ClipConfig, "loss": LossConfig, "optim": OptimConfig}
+    hints: dict[str, dict[str, Any]] = {group: get_type_hints(owner) for group, owner in owners.items()}
+    found = {}
+    for group, field in option_fields():
+        text = field.metadata["help"]
+        flag = typer.Option(help=text[:1].upper() + text[1:] + ".", rich_help_panel="Settings, instead of the preset's")
+        found[field.name] = _parameter(field.name, Annotated[hints[group][field.name] | None, flag], None)
+    return found
+
+
 @app.command("lit")
-@with_config_flags
+@with_flags
 def lit(
-    data: Data,
-    run: Run,
+    job: Job,
     preset: Preset = "plus",
-    validate: Held = None,
-    layout: Layout = "auto",
     shape: Shape = None,
     backbone: options.BackboneName = "mini",
     weights: options.Weights = None,
     trust: options.Trust = False,
     init: Init = None,
-    device: options.Device = "auto",
-    workers: Workers = 2,
-    resume: Resume = False,
-    stop_after: StopAfter = 0.0,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
     **settings: Any,
 ) -> None:
     """Train the transformer that fills dropped cells; the backbone stays as it is.
@@ -103,43 +163,22 @@ def lit(
     from inlay.train.presets import LIT_PRESETS
 
     config = pick("preset", preset, LIT_PRESETS)().with_options(**settings)
-    check_paths(data, validate, run, resume=resume)
+    job.check()
 
-    from inlay.fill.lit import LitConfig, paper, paper_small, plus
-    from inlay.tokenizer import pick_device
+    from inlay.fill.lit import paper, paper_small, plus
     from inlay.train.runs import train_lit
 
-    shapes = {
-        "paper": paper,
-        "paper-small": paper_small,
-        "plus": plus,
-        "smoke": lambda: LitConfig(width=64, heads=2, blocks=2),
-    }
+    shapes = {"paper": paper, "paper-small": paper_small, "plus": plus, "smoke": smoke_lit}
     outcome = train_lit(
-        config, run, data=data, lit=pick("shape", shape or preset, shapes)(), validate=validate, layout=layout,
-        backbone=backbone, backbone_weights=weights, trust=trust, start=init, device=pick_device(device),
-        workers=workers, resume=resume, stop_after=stop_after, quiet=quiet or json,
+        config, job.run, lit=pick("shape", shape or preset, shapes)(), backbone=backbone, backbone_weights=weights,
+        trust=trust, start=init, **job.arguments(),
     )  # fmt: skip
-    show(outcome, Screen(json=json, quiet=quiet), run)
+    job.show(outcome)
 
 
 @app.command("backbone")
-@with_config_flags
-def backbone(
-    data: Data,
-    run: Run,
-    preset: Preset = "mini",
-    validate: Held = None,
-    layout: Layout = "auto",
-    init: Init = None,
-    device: options.Device = "auto",
-    workers: Workers = 2,
-    resume: Resume = False,
-    stop_after: StopAfter = 0.0,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    **settings: Any,
-) -> None:
+@with_flags
+def backbone(job: Job, preset: Preset = "mini", init: Init = None, **settings: Any) -> None:
     """Train the embedded backbone, from nothing or from the weights --from names.
 
     Presets: mini (our recipe for it alone), smoke (seconds, to see that everything is in place).
@@ -147,37 +186,19 @@ def backbone(
     from inlay.train.presets import BACKBONE_PRESETS
 
     config = pick("preset", preset, BACKBONE_PRESETS)().with_options(**settings)
-    check_paths(data, validate, run, resume=resume)
+    job.check()
 
     from inlay.backbones import MiniConfig, tiny
-    from inlay.tokenizer import pick_device
     from inlay.train.runs import train_backbone
 
-    outcome = train_backbone(
-        config, run, data=data, shape=tiny() if preset == "smoke" else MiniConfig(), validate=validate, layout=layout,
-        start=init, device=pick_device(device), workers=workers, resume=resume, stop_after=stop_after,
-        quiet=quiet or json,
-    )  # fmt: skip
-    show(outcome, Screen(json=json, quiet=quiet), run)
+    shape = tiny() if preset == "smoke" else MiniConfig()
+    job.show(train_backbone(config, job.run, shape=shape, start=init, **job.arguments()))
 
 
 @app.command("together")
-@with_config_flags
+@with_flags
 def together(
-    data: Data,
-    run: Run,
-    preset: Preset = "together",
-    validate: Held = None,
-    layout: Layout = "auto",
-    init: Init = None,
-    init_lit: InitLit = None,
-    device: options.Device = "auto",
-    workers: Workers = 2,
-    resume: Resume = False,
-    stop_after: StopAfter = 0.0,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    **settings: Any,
+    job: Job, preset: Preset = "together", init: Init = None, init_lit: InitLit = None, **settings: Any
 ) -> None:
     """Train the embedded backbone and its LIT at once, so that latents change most where the picture does.
 
@@ -186,49 +207,19 @@ def together(
     from inlay.train.presets import TOGETHER_PRESETS
 
     config = pick("preset", preset, TOGETHER_PRESETS)().with_options(**settings)
-    check_paths(data, validate, run, resume=resume)
+    job.check()
 
     from inlay.backbones import MiniConfig, tiny
-    from inlay.fill.lit import LitConfig, plus
-    from inlay.tokenizer import pick_device
+    from inlay.fill.lit import plus
     from inlay.train.runs import train_together
 
-    small = preset == "smoke"
-    outcome = train_together(
-        config, run, data=data, shape=tiny() if small else MiniConfig(),
-        lit=LitConfig(width=64, heads=2, blocks=2) if small else plus(), start=init, start_lit=init_lit,
-        validate=validate, layout=layout, device=pick_device(device), workers=workers, resume=resume,
-        stop_after=stop_after, quiet=quiet or json,
-    )  # fmt: skip
-    show(outcome, Screen(json=json, quiet=quiet), run)
+    shape, fill = (tiny(), smoke_lit()) if preset == "smoke" else (MiniConfig(), plus())
+    outcome = train_together(config, job.run, shape=shape, lit=fill, start=init, start_lit=init_lit, **job.arguments())
+    job.show(outcome)
 
 
-def check_paths(data: str, validate: str | None, run: str, *, resume: bool) -> None:
-    """What can be refused before anything is loaded."""
-    for place in (data, validate):
-        if place is not None and not Path(place).exists():
-            raise UsageError(f"{place}: no such folder or list; give a folder of videos or a text file that names some")
-    if (Path(run) / "config.json").exists() and not resume:
-        raise UsageError(f"{run} holds a run already; go on with --resume, or choose another folder")
+def smoke_lit() -> LitConfig:
+    """The network of the preset `smoke`."""
+    from inlay.fill.lit import LitConfig
 
-
-def show(outcome: Outcome, screen: Screen, run: str) -> None:
-    if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
-        return
-    psnr = outcome.best_psnr
-    record = {
-        "run": run,
-        "step": outcome.step,
-        "finished": outcome.finished,
-        "seconds": outcome.seconds,
-        "best_step": outcome.best_step,
-        "best_psnr": psnr,
-        "weights": None if outcome.weights is None else str(outcome.weights),
-    }
-    rows = [
-        ("steps", f"{outcome.step:,}" if outcome.finished else f"{outcome.step:,} (stopped; go on with --resume)"),
-        ("best", "not validated" if psnr is None else f"{psnr:.3f} dB at step {outcome.best_step:,}"),
-        ("took", f"{outcome.seconds:.1f} s"),
-        ("weights", str(outcome.weights or "written when the run is finished")),
-    ]
-    screen.show(record, rows)
+    return LitConfig(width=64, heads=2, blocks=2)
