@@ -26,7 +26,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("gradio", reason="the page needs Gradio; pip install 'inlay[web]'")
     home = tmp_path_factory.mktemp("server")
     log = home / "log"
-    command = [sys.executable, "-m", "inlay.app.cli", "serve", "--port", "0", "--backbone", "mini-untrained", *LIMITS]
+    command = [sys.executable, "-m", "inlay", "serve", "--port", "0", "--backbone", "mini-untrained", *LIMITS]
     environment = os.environ | {"TMPDIR": str(home)}
     with log.open("w") as errors:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=home)

@@ -405,7 +405,7 @@ def test_debug_shows_the_traceback_at_any_place(run, monkeypatch: pytest.MonkeyP
     assert "Traceback" in run("info", "none.inlay")[2]
 
 
-INLAY = [sys.executable, "-m", "inlay.app.cli"]
+INLAY = [sys.executable, "-m", "inlay"]
 ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
 
 

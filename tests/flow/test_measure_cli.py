@@ -129,7 +129,7 @@ def test_absent_weights_of_metrics_are_named_and_the_others_reported(
 @pytest.mark.slow
 def test_a_study_killed_by_the_system_and_resumed_gives_the_same_tables(odd: Path, tmp_path: Path) -> None:
     """SIGKILL in the middle, twice; then the same command runs through."""
-    words = [sys.executable, "-m", "inlay.app.cli", "study", "main", "--data-davis", str(odd), *SMALL, "--tau", "0.3"]
+    words = [sys.executable, "-m", "inlay", "study", "main", "--data-davis", str(odd), *SMALL, "--tau", "0.3"]
     words += ["--metrics", "psnr,ssim", "--quiet", "--out"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     whole, torn = tmp_path / "whole", tmp_path / "torn"

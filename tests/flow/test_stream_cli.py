@@ -25,7 +25,7 @@ from inlay.video import read_video, write_video
 from tests.conftest import moving_square, still
 
 MODEL = ["--backbone", "mini-untrained", "--device", "cpu"]
-INLAY = [sys.executable, "-m", "inlay.app.cli"]
+INLAY = [sys.executable, "-m", "inlay"]
 SAME_THREADS = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # other counts, other last bits
 
 

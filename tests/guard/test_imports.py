@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": CORE,
     "export": CORE,
     "app": BELOW_APP | {"web"},
+    "__main__": {"app"},
 }
 
 

@@ -41,7 +41,7 @@ class Job:
 
     def start(self) -> subprocess.Popen[bytes]:
         options = ["--backbone", "mini-untrained", "--tau", "0.1", "--shard-videos", str(SHARD), "--workers", "2"]
-        command = [sys.executable, "-m", "inlay.app.cli", "tokenize", str(self.source), str(self.out)]
+        command = [sys.executable, "-m", "inlay", "tokenize", str(self.source), str(self.out)]
         return subprocess.Popen(
             [*command, *options, "--engine", self.engine, *self.more],
             stdout=subprocess.DEVNULL,
@@ -235,7 +235,7 @@ def test_a_full_disk_stops_the_job_with_one_line(source: Path, tmp_path: Path) -
     """Files may not grow beyond some bytes, as on a disk that is full; processes inherit this limit."""
     job = Job(source=source, out=tmp_path / "out")
     limited = ["bash", "-c", 'ulimit -f 4; exec "$@"', "-"]
-    command = [sys.executable, "-m", "inlay.app.cli", "tokenize", str(source), str(job.out), "--shard-videos", "7"]
+    command = [sys.executable, "-m", "inlay", "tokenize", str(source), str(job.out), "--shard-videos", "7"]
     options = ["--backbone", "mini-untrained", "--tau", "0.1", "--workers", "2"]
     done = subprocess.run([*limited, *command, *options], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     lines = done.stderr.decode().strip().splitlines()

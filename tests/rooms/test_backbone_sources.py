@@ -113,7 +113,7 @@ def online(hub: Hub, home: Path) -> dict[str, str]:
 
 def inlay(hub: Hub, home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own: the hub's address is read once, when its package is imported."""
-    command = [sys.executable, "-m", "inlay.app.cli", *words]
+    command = [sys.executable, "-m", "inlay", *words]
     return subprocess.run(command, env=online(hub, home) | more, capture_output=True, text=True, timeout=120)
 
 
@@ -164,7 +164,7 @@ def test_a_download_that_was_killed_goes_on_where_it_stopped(hub: Hub, tmp_path:
     names = [f"madebyollin/taef2/taef2_{half}.pth" for half in ("encoder", "decoder")]
     hub.files |= {name: os.urandom(24_000_000 + i) for i, name in enumerate(names)}
     hub.stall = 15_000_000  # the package writes pieces of 10 MB
-    child = subprocess.Popen([sys.executable, "-m", "inlay.app.cli", "fetch", "taef2"], env=online(hub, tmp_path),
+    child = subprocess.Popen([sys.executable, "-m", "inlay", "fetch", "taef2"], env=online(hub, tmp_path),
                              stderr=subprocess.DEVNULL)  # fmt: skip
     wait_for(lambda: any(p.stat().st_size >= 10_000_000 for p in tmp_path.rglob("*.part")))
     child.kill()

@@ -147,7 +147,3 @@ def _diagnose(error: BaseException) -> tuple[str, int]:
 def _hush_stdout() -> None:
     """The reader has gone: what is still buffered must not raise once more when Python leaves."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
