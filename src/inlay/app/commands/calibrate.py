@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from inlay.app import dataoptions, options, paths
-from inlay.app.screen import Screen
+from inlay.app.screen import Screen, clips_text
 from inlay.errors import VideoError
 
 
@@ -75,12 +75,10 @@ def calibrate(
         "clips": profile.clips,
         "data": found.record(),
     }
+    clips = clips_text(len(found))
     rows = [
         ("profile", target),
-        (
-            "tau",
-            f"{profile.tau:g}, which keeps about {at_tau[1]:.1%} of the cells of {found.name} (clips: {len(found)})",
-        ),
+        ("tau", f"{profile.tau:g}, which keeps about {at_tau[1]:.1%} of the cells of {found.name} ({clips})"),
         ("scores", f"mean {profile.score_mean:.4g}, std {profile.score_std:.4g}, CoV {profile.selectivity:.3f}"),
         ("latents", f"std {_mean(profile.latent_std):.4g}, slot 0 {_mean(profile.first_std):.4g}, mean over channels"),
     ]

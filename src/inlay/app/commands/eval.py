@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.app import dataoptions, options
-from inlay.app.screen import Screen
+from inlay.app.screen import Screen, clips_text
 from inlay.errors import UsageError, pick
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _show(
     from inlay.study.sections import bits_cell, conventions, metric_cell, missing_notes, rate_cell
 
     record: dict[str, Any] = {"data": data.record(), "conventions": conventions(metrics, config), "rules": {}}
-    clips = "1 clip" if len(data) == 1 else f"{len(data)} clips"
+    clips = clips_text(len(data))
     gone = {"left out": data.left_out, "named but not there": data.absent}
     without = "".join(f"; {len(names)} {why}" for why, names in gone.items() if names)
     lines: list[tuple[str, str]] = [("data", f"{data.name}: {clips} ({data.layout}, {data.split}){without}")]
