@@ -51,7 +51,8 @@ def assert_same(z: Tensor, config: MaskConfig, start: Tensor | None = None) -> T
 @pytest.mark.parametrize(
     ("shape", "last"),
     [((2, 16, 9, 5, 7), True), ((1, 16, 4, 3, 9), False), ((1, 3, 4, 3, 3), False), ((1, 48, 3, 4, 5), True),
-     ((3, 4, 1, 2, 9), False), ((1, 1, 4, 2, 2), False), ((1, 12, 3, 6, 6), False)],
+     ((3, 4, 1, 2, 9), False), ((1, 1, 4, 2, 2), False), ((1, 12, 3, 6, 6), False), ((2, 48, 5, 6, 7), False),
+     ((1, 32, 4, 8, 8), False), ((1, 130, 12, 3, 7), False)],
 )  # fmt: skip
 def test_decisions_are_the_plain_ones(shape: tuple[int, ...], last: bool, criterion: str, reference: str) -> None:
     z = walk(*shape, channels_last=last)
@@ -70,9 +71,10 @@ def test_the_state_goes_on(criterion: str) -> None:
 
 @needs_triton
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, beneath the interpreter
+@pytest.mark.parametrize("channels", [6, 48])
 @pytest.mark.parametrize("criterion", TAUS)
-def test_ties_nan_and_infinity_fall_alike(criterion: str) -> None:
-    z = (torch.randint(-3, 4, (2, 6, 8, 5, 5)) / 8).to(DEVICE)
+def test_ties_nan_and_infinity_fall_alike(criterion: str, channels: int) -> None:
+    z = (torch.randint(-3, 4, (2, channels, 8, 5, 5)) / 8).to(DEVICE)
     for tau in (0.0, 1 / 8, 0.25):  # multiples of an eighth meet these thresholds exactly
         assert_same(z, MaskConfig(tau=tau, criterion=criterion))
     z[0, 1, 2, 0, 0] = torch.nan
@@ -83,11 +85,12 @@ def test_ties_nan_and_infinity_fall_alike(criterion: str) -> None:
 
 
 @needs_triton
+@pytest.mark.parametrize("channels", [16, 48])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype: torch.dtype) -> None:
+def test_half_precision(dtype: torch.dtype, channels: int) -> None:
     if DEVICE == "cpu" and dtype is torch.bfloat16:
         pytest.skip("the interpreter has no bfloat16 of its own")
-    z = walk(1, 16, 5, 6, 6).to(dtype)
+    z = walk(1, channels, 5, 6, 6).to(dtype)
     keep, want = assert_same(z, MaskConfig(tau=0.9)), plain_scan(z.float(), MaskConfig(tau=0.9))[0]
     assert torch.equal(keep, want)
 
@@ -98,14 +101,15 @@ def test_a_grid_cut_out_of_a_larger_one() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("channels", [16, 48])
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize("reference", REFERENCES)
 def test_it_is_taken_on_a_gpu_and_can_be_turned_off(
-    criterion: str, reference: str, monkeypatch: pytest.MonkeyPatch
+    criterion: str, reference: str, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from inlay.kernels.scan import is_safe
 
-    z = torch.randn(4, 16, 9, 32, 32, device="cuda").cumsum(2)
+    z = torch.randn(4, channels, 9, 32, 32, device="cuda").cumsum(2)
     config = MaskConfig(tau=0.8 if criterion != "latent-cosine" else 0.1, criterion=criterion, reference=reference)
     assert is_safe(z, criterion, reference)
     fast = scan(z, config)

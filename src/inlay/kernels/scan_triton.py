@@ -7,6 +7,8 @@ the same order, hence the same bits. Products are taken in double precision, whe
 that fuses them with an addition changes nothing. That is dear, so criteria with products are first guessed in single
 precision; a block of places in which a guess falls closer to tau than it can be off leaves a flag, and is run again
 exactly, by few programs that look at many flags each: starting a program for every block costs a tenth of the scan.
+Wide latents with channels first are guessed under every criterion: there a warp's threads hold every so manieth
+channel, so that they read whole sectors, and neighbours would have to change threads to be added first.
 
 Legend: P places of one clip (H*W), N channels padded to a power of two.
 """
@@ -20,6 +22,7 @@ from torch import Tensor
 
 CODES = {"latent-l1": 0, "latent-l2": 1, "latent-cosine": 2}
 TILE = 512  # numbers of one slot that a warp holds: 16 a thread
+WIDE = 2048  # the same at most where wide latents have their channels first
 GUESSED = ("latent-l2", "latent-cosine")  # half as many: quicker there, as measured
 FLAGS = tl.constexpr(16)  # looked at by one program
 
@@ -47,15 +50,30 @@ def distance(a_PN, b_PN, C: tl.constexpr, CODE: tl.constexpr, P: tl.constexpr, L
 
 
 @triton.jit
-def guess(a_PN, b_PN, b_size_P, tau, C: tl.constexpr, CODE: tl.constexpr):
-    """Whether a cell is kept, the size of a, and by how much the first is certain; sums in any order."""
-    off: tl.constexpr = 1e-6 + 2 * a_PN.shape[1] * 2.0**-24  # two sums of so many are off by less
-    if CODE == 1:
+def total(x_PN, FIRST: tl.constexpr):
+    """Channels added in two rounds, in each of them in any order: what one thread holds in the first."""
+    P: tl.constexpr = x_PN.shape[0]
+    N: tl.constexpr = x_PN.shape[1]
+    if N > 8 and FIRST:
+        x_PN = tl.sum(tl.reshape(x_PN, (P, N // 4, 4)), axis=1)
+    elif N > 8:
+        x_PN = tl.sum(tl.reshape(x_PN, (P, N // 8, 8)), axis=2)
+    return tl.sum(x_PN, axis=1)
+
+
+@triton.jit
+def guess(a_PN, b_PN, b_size_P, tau, C: tl.constexpr, CODE: tl.constexpr, FIRST: tl.constexpr):
+    """Whether a cell is kept, the size of a, and by how much the first is certain."""
+    N: tl.constexpr = a_PN.shape[1]
+    additions: tl.constexpr = N if N <= 8 else N // 4 + 4 if FIRST else N // 8 + 8  # one after the other, at most
+    off: tl.constexpr = 1e-6 + 2 * (additions + 1) * 2.0**-24  # two such sums together are off by less
+    if CODE < 2:
         d = a_PN - b_PN
-        found, bound = tl.sum(d * d, axis=1), tau * tau * C
-        return found >= bound, b_size_P, tl.abs(found - bound) - off * (found + bound)
-    a_size_P = tl.sqrt(tl.sum(a_PN * a_PN, axis=1))
-    sizes, alike = a_size_P * b_size_P, tl.sum(a_PN * b_PN, axis=1)
+        found = total(d * d if CODE == 1 else tl.abs(d), FIRST)
+        bound = (tau * tau if CODE == 1 else tau) * C
+        return found >= bound, b_size_P, tl.abs(found - bound) - (off / 2) * (found + bound)
+    a_size_P = tl.sqrt(total(a_PN * a_PN, FIRST))
+    sizes, alike = a_size_P * b_size_P, total(a_PN * b_PN, FIRST)
     bound = sizes * (1.0 - tau)
     return alike <= bound, a_size_P, lesser(tl.abs(alike - bound) - off * sizes, a_size_P - 1e-5)
 
@@ -94,13 +112,13 @@ def scan_block(
         reference = z.to(tl.float32)
         tl.store(keep_at, tl.full((P,), 1, tl.int8), mask=inside)
         z = tl.load(z_at + z_t, mask=there & (T > 1), other=0.0)
-    size_P = tl.sqrt(tl.sum(reference * reference, axis=1))
+    size_P = tl.sqrt(total(reference * reference, TOGETHER > 0))
     sure_P = lesser(size_P - 1e-5, tau - 1e-4) if CODE == 2 else tl.zeros((P,), tl.float32) + (tau - 1e-12)
     for t in tl.range(0 if STARTED else 1, T, loop_unroll_factor=2 if GUESS or CODE == 0 else 1):
         ahead = tl.load(z_at + (t + 1) * z_t, mask=there & (t + 1 < T), other=0.0)  # on its way while this one is used
         now = z.to(tl.float32)
         if GUESS:
-            kept, now_size_P, margin_P = guess(now, reference, size_P, tau, C, CODE)
+            kept, now_size_P, margin_P = guess(now, reference, size_P, tau, C, CODE, TOGETHER > 0)
             size_P = now_size_P if PREVIOUS else tl.where(kept, now_size_P, size_P)
             sure_P = lesser(sure_P, margin_P)
         else:
@@ -116,7 +134,7 @@ def scan_block(
 
 @triton.jit
 def scan_kernel(
-    z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks, total,
+    z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks, programs,
     z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p: tl.constexpr, start_p: tl.constexpr, end_p: tl.constexpr,
     C: tl.constexpr, T: tl.constexpr, CODE: tl.constexpr, PREVIOUS: tl.constexpr, STARTED: tl.constexpr,
     GUESS: tl.constexpr, AGAIN: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr, P: tl.constexpr,
@@ -125,10 +143,10 @@ def scan_kernel(
     """One block, or those of FLAGS blocks that left a flag."""
     if AGAIN:
         mine = tl.program_id(0) * FLAGS + tl.arange(0, FLAGS)
-        if tl.max(tl.load(flag_ptr + mine, mask=mine < total, other=0), axis=0) != 0:
+        if tl.max(tl.load(flag_ptr + mine, mask=mine < programs, other=0), axis=0) != 0:
             for i in range(FLAGS):
                 block = tl.program_id(0) * FLAGS + i
-                if tl.load(flag_ptr + block, mask=block < total, other=0) != 0:
+                if tl.load(flag_ptr + block, mask=block < programs, other=0) != 0:
                     scan_block(
                         block, z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
                         z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p, start_p, end_p,
@@ -151,27 +169,30 @@ def launch(
     start = None if start_BCHW is None else places_last(start_BCHW)
     keep = torch.empty(B, T, H, W, dtype=torch.bool, device=z.device)
     end = torch.empty_like(z[:, :, 0])
-    guessed = criterion in GUESSED
-    tile = tile or TILE >> guessed
     levels = (C - 1).bit_length()
-    together = 2 if z.stride(3) == 1 and C > 1 else 0
-    if together:  # a thread reads neighbouring places; wide latents are shared among warps, 16 channels each
-        block, warps = 32 * max(together, tile >> (levels + 5)), min(max(1, 1 << levels >> 4), 16)
+    first = z.stride(3) == 1 and C > 1
+    wide = first and levels > 4
+    guessed = wide or criterion in GUESSED
+    tile = tile or (WIDE if wide else TILE >> guessed)
+    if wide:  # a warp reads sectors of 32 or 64 bytes, a thread four places of every so manieth channel
+        together, block = 4, max(16, min(32, tile >> levels))
+    elif first:
+        together, block = 2, 32 * max(2, tile >> (levels + 5))
     else:
-        block = max(16, tile >> levels)
-        warps = max(1, (block << levels) // max(tile, TILE))
+        together, block = 0, max(16, tile >> levels)
+    warps = 1 if first and not wide else max(1, (block << levels) // max(tile, TILE))
     blocks = triton.cdiv(H * W, block)
     started = end if start is None else start
-    total = B * blocks
-    flags = torch.empty(total if guessed else 1, dtype=torch.int32, device=z.device)
+    programs = B * blocks
+    flags = torch.empty(programs if guessed else 1, dtype=torch.int32, device=z.device)
     for again in (False, True) if guessed else (False,):
-        scan_kernel[(triton.cdiv(total, FLAGS.value) if again else total,)](
-            z, started, keep.view(torch.int8), end, flags, float(tau), H * W, blocks, total,
+        scan_kernel[(triton.cdiv(programs, FLAGS.value) if again else programs,)](
+            z, started, keep.view(torch.int8), end, flags, float(tau), H * W, blocks, programs,
             *z.stride()[:3], *started.stride()[:2], *end.stride()[:2], z.stride(3), started.stride(2), end.stride(2),
             C=C, T=T, CODE=CODES[criterion], PREVIOUS=previous, STARTED=start is not None,
             GUESS=guessed and not again, AGAIN=again, EVEN=1 << levels == C and H * W % block == 0,
             TOGETHER=min(together, 1) if again else together, P=block, N=1 << levels, LEVELS=levels,
-            num_warps=2 * warps if again and (together or levels > 4) else warps,  # doubles take two registers
+            num_warps=warps << (again * (2 if wide else first or levels > 4)),  # doubles take two registers
         )  # fmt: skip
     return keep, end.unflatten(2, (H, W))
 
