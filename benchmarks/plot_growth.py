@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record of `speed_gpu.py` in, one picture out: time and memory against frames, pixels, batch, with straight lines.
 
-    python benchmarks/plot_growth.py benchmarks/speed_h200_2026-11-15.json --out docs/pictures/growth.png
+    python benchmarks/plot_growth.py benchmarks/speed_fourth_h200_2026-11-15.json --out docs/pictures/growth.png
 
 Dashed is the line through the first and the last point: what lies on it grows as fast as its input.
 """

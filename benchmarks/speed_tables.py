@@ -16,25 +16,30 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "speed.md"
 BEGIN, END = "<!-- tables of benchmarks/speed_tables.py -->", "<!-- end of tables -->"
-GPU, CPU = "speed_h200_2026-11-15.json", "cpu_speed_2026-11-15.json"
+GPU = ("speed_third_h200_2026-11-15.json", "speed_fourth_h200_2026-11-15.json")  # stages of later runs replace earlier
+CPU = "cpu_speed_2026-11-15.json"
 
 
 def tables() -> str:
     """All that the records at hand say."""
-    parts = []
-    for name, make in ((GPU, gpu_tables), (CPU, cpu_table)):
-        path = ROOT / "benchmarks" / name
-        if path.is_file():
-            parts += make(json.loads(path.read_text()), f"[record](../benchmarks/{name})")
-    return "\n\n".join(parts)
+    gpu = {name: json.loads((ROOT / "benchmarks" / name).read_text()) for name in GPU}
+    cpu = json.loads((ROOT / "benchmarks" / CPU).read_text())
+    return "\n\n".join([*gpu_tables(gpu), *cpu_table(cpu, link(CPU, "record"))])
 
 
-def gpu_tables(record: dict[str, Any], link: str) -> list[str]:
-    stages = record["stages"]
+def link(name: str, said: str) -> str:
+    return f"[{said}](../benchmarks/{name})"
+
+
+def gpu_tables(records: dict[str, dict[str, Any]]) -> list[str]:
+    *_, latest = records.values()
+    stages = {name: found for record in records.values() for name, found in record["stages"].items()}
+    sources = {stage: name for name, record in records.items() for stage in record["stages"]}
     rows = {key: row for stage in stages.values() for key, row in stage.items() if is_measured(row)}
-    where = f"{record['device']}, torch {record['torch']}, {record['dtype'].removeprefix('torch.')}"
+    where = f"{latest['device']}, torch {latest['torch']}, {latest['dtype'].removeprefix('torch.')}"
+    taken = ", ".join(link(name, f"{' and '.join(s for s in sources if sources[s] == name)}") for name in records)
     goals = [row for goal in GOALS if (row := goal_row(rows, *goal))]
-    parts = [f"{where} ({link}).", table(("what", "goal", "measured"), goals)]
+    parts = [f"{where}; records: {taken}.", table(("what", "goal", "measured"), goals)]
     if big := [growth_row(key, row) for key, row in stages.get("growth", {}).items() if is_measured(row)]:
         held = [" and the gigabytes the largest of them takes", "GB"] if len(big[0]) == 6 else ["", ""]
         head = ("batch x frames x height x width", "encode", "mask", "LIT", "decode", held[1])
@@ -59,7 +64,13 @@ GOALS: list[tuple[str, str, str, str]] = [
     ("mask, latent-l1, 48 channels", "70 %", "latent-l1 2048x48 last bfloat16", "share_of_copy"),
     ("mask, latent-l2, 48 channels", "70 %", "latent-l2 2048x48 last bfloat16", "share_of_copy"),
     ("mask, latent-cosine, 48 channels", "70 %", "latent-cosine 2048x48 last bfloat16", "share_of_copy"),
+    ("mask, latent-l1, 48 channels, channels first", "70 %", "latent-l1 2048x48 first bfloat16", "share_of_copy"),
+    ("mask, latent-l2, 48 channels, channels first", "70 %", "latent-l2 2048x48 first bfloat16", "share_of_copy"),
+    ("mask, latent-cosine, 48 channels, channels first", "70 %", "latent-cosine 2048x48 first bfloat16",
+     "share_of_copy"),
     ("mask, latent-l1, 4 channels", "70 %", "latent-l1 4096x4 last bfloat16", "share_of_copy"),
+    ("mask, latent-l2, 4 channels", "70 %", "latent-l2 4096x4 last bfloat16", "share_of_copy"),
+    ("mask, latent-cosine, 4 channels", "70 %", "latent-cosine 4096x4 last bfloat16", "share_of_copy"),
     ("mask, one clip, plain / ms", "", "one clip, plain", "ms"),
     ("mask, one clip, fused, from a graph / ms", "", "one clip, fused from a graph", "ms"),
     ("LIT `plus`, one clip, eager / ms", "", "plus batch 1 eager", "ms"),
