@@ -259,6 +259,22 @@ def test_killed_resumed_decoded_identical(run, tmp_path: Path, budget: list[str]
     assert run("verify", out)[0] == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there SIGTERM ends a process at once")
+def test_a_terminated_decode_leaves_nothing_half_written(tmp_path: Path) -> None:
+    clip, tokens, out = tmp_path / "clip.mp4", tmp_path / "x.inlay", tmp_path / "x.mp4"
+    write_video(moving_square(1200, 24, 24), clip)
+    assert main(["encode", str(clip), str(tokens), "--tau", "0.3", "--quiet", *MODEL]) == 0
+    before = sorted(tmp_path.iterdir())
+    words = [*INLAY, "decode", str(tokens), str(out), "--fill", "hold", "--device", "cpu", "--quiet"]
+    child = subprocess.Popen(words, env=SAME_THREADS, stderr=subprocess.PIPE, text=True)
+    while child.poll() is None and sorted(tmp_path.iterdir()) == before:
+        time.sleep(0.002)
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate()
+    assert (child.returncode, err) == (143, "inlay: terminated\n")
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_what_is_left_of_a_killed_encode_can_be_decoded(run, made: Path, tmp_path: Path) -> None:
     with TokenReader(made / "clip.inlay") as reader:
         second = reader._contents.entries[1]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from inlay.app.commands.verify import verify
 from inlay.app.commands.view import view
 from inlay.errors import InlayError, UsageError
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT or SIGTERM, as shells count
 PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -89,8 +90,10 @@ def root(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; the exit code is 0 done, 2 usage, 3 video, 4 token file, 5 missing, 130 interrupted."""
+    """Run one command; the exit code is 0 done, 2 usage, 3 video, 4 token file, 5 missing, 130 and 143 interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:  # as a program, not from a test or a notebook
+        signal.signal(signal.SIGTERM, _terminate)
     if "_INLAY_COMPLETE" in os.environ:  # the shell asks for completions: typer's own runner knows how
         app(args, prog_name="inlay")
     debug = os.environ.get("INLAY_DEBUG", "0") not in ("", "0") or "--debug" in args
@@ -106,6 +109,14 @@ def main(argv: list[str] | None = None) -> int:
         message, code = _explain(error)
         sys.stderr.write(f"{message}\n")
     return code
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as `timeout`, Slurm and Docker send it: what is half written is put away as after Ctrl-C."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
 
 
 def _invoke(args: list[str]) -> int:
@@ -128,6 +139,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
 
 
 def _diagnose(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, Terminated):
+        return "terminated", TERMINATED
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "interrupted", INTERRUPTED
     if isinstance(error, InlayError):
