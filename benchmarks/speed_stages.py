@@ -108,8 +108,9 @@ def run_mask(s: Setup, notes: Notes) -> None:
         notes.attempt(name, lambda call=call: s.time(call))
     if s.device.type == "cuda":
         for criterion in TAUS:
-            for tile in (256, 1024):
-                notes.attempt(f"tile {tile} {criterion}", lambda c=criterion, t=tile: tile_row(s, c, t))
+            for tile, channels, last in ((256, 16, True), (1024, 16, True), (1024, 48, False)):
+                name = f"tile {tile} {criterion} {channels} {'last' if last else 'first'}"
+                notes.attempt(name, lambda x=(criterion, tile, channels, last): tile_row(s, *x))
 
 
 def mask_row(s: Setup, z: Tensor, config: MaskConfig) -> dict[str, Any]:
@@ -129,10 +130,10 @@ def copy_row(s: Setup, moved: int) -> dict[str, float]:
     return s.time(lambda: target.copy_(source), queued=True)
 
 
-def tile_row(s: Setup, criterion: str, tile: int) -> dict[str, float]:
+def tile_row(s: Setup, criterion: str, tile: int, channels: int, last: bool) -> dict[str, float]:
     from inlay.kernels.scan_triton import launch
 
-    z = latents(s, 2 if s.small else 4096, 16, last=True)
+    z = latents(s, 2 if s.small else 4096 if channels < 48 else 2048, channels, last=last)
     call = functools.partial(launch, z, None, criterion=criterion, previous=False, tau=TAUS[criterion], tile=tile)
     return s.time(call, queued=True)
 
