@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers in README and docs are those of the records they name; records of quality are of the weights that ship."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inlay.app.cli import main
+from tests.guard.tree import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHIPPED = json.loads((ROOT / "src/inlay/weights/mini.profile.json").read_text())["weight_hash"]
+
+
+def record(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))
+
+
+def linked(pattern: str) -> Any:
+    """The record that the README names."""
+    found = re.search(rf"benchmarks/({pattern})", README)
+    assert found, f"README names no record like {pattern}"
+    return record(found[1])
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"^\| (?:DAVIS|bench), \d+ % kept \|.*$", README, re.M), ids=lambda line: line[2:20]
+)
+def test_table_of_fills(line: str) -> None:
+    cells = [cell.strip(" *") for cell in line.strip("|").split("|")]
+    name, rate = re.findall(r"(\w+), (\d+) %", cells[0])[0]
+    rows = linked(r"fills_\w+_[\d-]+\.json")["rows"]
+    psnr = {r["fill"]: r["psnr"] for r in rows if r["set"] == name.lower() and r["keep_rate"] in (1.0, int(rate) / 100)}
+    assert cells[1:] == [f"{psnr[fill]:.2f}" for fill in ("full rate", "lit", "hold", "linear")]
+
+
+def test_demo() -> None:
+    demo = linked(r"demo_\w+\.json")
+    said = f"{100 * demo['keep_rate']:.1f} % of the cells kept, {demo['bytes']:,} bytes in all"
+    assert said in README and f"({demo['bits_per_pixel']:.3f} bits a pixel" in README
+    assert f"PSNR {demo['psnr']:.1f} dB" in README and demo["weight_hash"] == SHIPPED
+
+
+def test_reading_kept_cells_alone() -> None:
+    found = linked(r"sparse_classifier_object_[\w-]+\.json")
+    rows = {row["reading"]: row for row in found["rows"]}
+    for reading in ("sparse", "dense"):
+        said = f"{100 * rows[reading]['accuracy']:.1f} ± {100 * rows[reading]['accuracy_sd']:.1f} %"
+        assert said in README, f"{reading}: the record says {said}"
+    assert f"at {rows['sparse']['tokens_per_clip'] / rows['dense']['tokens_per_clip']:.0%}".replace("%", " %") in README
+
+
+@pytest.mark.parametrize("task", ["object", "motion", "subject"])
+def test_page_on_reading_kept_cells(task: str) -> None:
+    page = (ROOT / "docs" / "pack.md").read_text(encoding="utf-8")
+    table = page.split(f"sparse_classifier_{task}_cpu")[1].split("\n\n")[1]
+    rows = record(next((ROOT / "benchmarks").glob(f"sparse_classifier_{task}_cpu_*.json")).name)["rows"]
+    lines = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    for cells, row in zip(lines, rows, strict=True):
+        wanted = [f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy_sd']:.1f} %"]
+        wanted += [f"{row['tokens_per_clip']:.0f}", f"{row['clips_per_second']:.0f}"]
+        assert cells[1:] == wanted, row["reading"]
+
+
+def test_ratio_to_cosmos_on_a_cpu() -> None:
+    found = linked(r"cpu_ratio_[\d-]+\.json")
+    said = f"takes {found['mini']['whole_s']:.1f} s for a clip of 33x256x256, {found['ratio']:.1f} times faster"
+    assert said in README
+
+
+def test_cosmos_on_a_gpu() -> None:
+    rows = linked(r"speed_\w+_h200_[\d-]+\.json")["stages"]["pipeline"]
+    fast, eager = (rows[f"cosmos batch 1 {form}"]["clip_ms"] for form in ("compiled", "eager"))
+    alone, slow = fast["encode and decode alone"], eager["whole"]
+    said = f"takes {fast['whole']:.1f} ms, mask and LIT included ({alone:.1f} without them), against {slow:.0f} ms"
+    assert said in README
+
+
+def test_rate_of_tokenize() -> None:
+    rows = linked(r"tokenize_rate_cpu_[\d-]+\.json")["rows"]
+    local, ray = (next(r for r in rows if r.get("engine") == name) for name in ("local", "ray"))
+    bare = next(r for r in rows if r.get("bare") == "encode")["videos_per_second"]
+    text = " ".join(README.split())
+    assert f"does {local['videos_per_second']:.1f} videos of 33x128x128 a second" in text
+    said = f"on Ray {ray['videos_per_second']:.1f} with its start counted and {ray['steady']:.1f} after it"
+    assert f"{said}, where a bare encode loop does {bare:.1f}" in text
+
+
+def test_page_of_speed() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "speed_tables.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_page_of_results(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    assert main(["study", "docs", "--out", str(ROOT / "benchmarks" / "studies"), "--page", str(page)]) == 0
+    told = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    made, shown = ([x for x in t.splitlines() if x[:2] in ("| ", "- ")] for t in (page.read_text("utf-8"), told))
+    assert made == shown and len(shown) > 100, "figures aside, the page is what the kept records say"
+    assert set(re.findall(r"weights ([0-9a-f]{16})", told)) == {SHIPPED}
+
+
+def test_records_are_of_the_weights_that_ship() -> None:
+    assert linked(r"fills_\w+_[\d-]+\.json")["weights"]["mini"] == SHIPPED
+    assert record("noise_floor_cpu.json")["weight_hash"] == SHIPPED
+    for path in (ROOT / "benchmarks").glob("container_cpu_*.json"):
+        assert json.loads(path.read_text())["weights"] == SHIPPED
