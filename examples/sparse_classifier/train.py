@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import statistics
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -137,11 +139,17 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def told(args: argparse.Namespace) -> str:
+    """The words this was started with, folders left out."""
+    short = {str(args.latents): args.latents.name, str(args.out): "FILE"}
+    return shlex.join([short.get(word, word) for word in sys.argv[1:]])
+
+
 def record(args: argparse.Namespace, data: Data, rows: list[dict[str, Any]]) -> dict[str, Any]:
     settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items() if k not in ("out", "latents")}
     counts = data.labels_B.bincount(minlength=len(data.classes)).tolist()
     return {
-        "command": f"python examples/sparse_classifier/train.py {args.latents.name} --out FILE",
+        "command": f"python examples/sparse_classifier/train.py {told(args)}",
         "machine": f"{platform.machine()}, torch {torch.__version__}, {device_name(args.device)}",
         "data": data.about,
         "convention": "accuracy: share of sources (photographs, videos) not trained on whose class is found; seed n "
