@@ -7,8 +7,8 @@ the same order, hence the same bits. Products are taken in double precision, whe
 that fuses them with an addition changes nothing. That is dear, so criteria with products are first guessed in single
 precision; a block of places in which a guess falls closer to tau than it can be off leaves a flag, and is run again
 exactly, by few programs that look at many flags each: starting a program for every block costs a tenth of the scan.
-Wide latents with channels first are guessed under every criterion: there a warp's threads hold every so manieth
-channel, so that they read whole sectors, and neighbours would have to change threads to be added first.
+Wide latents with channels first are guessed under every criterion: there a thread of a warp holds every n-th
+channel, so that the warp reads whole sectors, and neighbours would have to change threads to be added first.
 
 Legend: P places of one clip (H*W), N channels padded to a power of two.
 """
@@ -174,7 +174,7 @@ def launch(
     wide = first and levels > 4
     guessed = wide or criterion in GUESSED
     tile = tile or (WIDE if wide else TILE >> guessed)
-    if wide:  # a warp reads sectors of 32 or 64 bytes, a thread four places of every so manieth channel
+    if wide:  # a warp reads sectors of 32 or 64 bytes, a thread four places of every n-th channel
         together, block = 4, max(16, min(32, tile >> levels))
     elif first:
         together, block = 2, 32 * max(2, tile >> (levels + 5))
