@@ -37,7 +37,7 @@ def gpu_tables(records: dict[str, dict[str, Any]]) -> list[str]:
     sources = {stage: name for name, record in records.items() for stage in record["stages"]}
     rows = {key: row for stage in stages.values() for key, row in stage.items() if is_measured(row)}
     where = f"{latest['device']}, torch {latest['torch']}, {latest['dtype'].removeprefix('torch.')}"
-    taken = ", ".join(link(name, f"{' and '.join(s for s in sources if sources[s] == name)}") for name in records)
+    taken = ", ".join(link(name, " and ".join(s for s in sources if sources[s] == name)) for name in records)
     goals = [row for goal in GOALS if (row := goal_row(rows, *goal))]
     parts = [f"{where}; records: {taken}.", table(("what", "goal", "measured"), goals)]
     if big := [growth_row(key, row) for key, row in stages.get("growth", {}).items() if is_measured(row)]:

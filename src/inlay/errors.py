@@ -52,6 +52,12 @@ class MissingError(InlayError):
     exit_code = 5
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as `timeout`, Slurm and Docker send it: what is half written is put away as after Ctrl-C."""
+
+    exit_code = 143  # 128 + SIGTERM, as shells count
+
+
 def pick(kind: str, name: str, table: Mapping[str, T]) -> T:
     """The entry called `name`, or an error that lists the choices and the nearest one.
 

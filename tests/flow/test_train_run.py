@@ -180,7 +180,8 @@ def test_a_killed_process_ends_with_the_same_bits(unbroken: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_interrupt_saves_the_step_it_is_at(unbroken: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, b"KeyboardInterrupt"), (signal.SIGTERM, b"Terminated")])
+def test_an_interrupt_saves_the_step_it_is_at(unbroken: Path, tmp_path: Path, number: int, name: bytes) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(run)], cwd=ROOT, env=environment(), stderr=subprocess.PIPE
@@ -188,9 +189,9 @@ def test_an_interrupt_saves_the_step_it_is_at(unbroken: Path, tmp_path: Path) ->
     deadline = time.monotonic() + 120
     while not (run / "log.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=120)
-    assert b"KeyboardInterrupt" in error
+    assert name in error
     assert json.loads((run / "checkpoints" / "last.json").read_text())["step"] >= 1
     assert train(run, resume=True).finished
     assert_same_run(run, unbroken)

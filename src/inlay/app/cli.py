@@ -31,9 +31,9 @@ from inlay.app.commands.tokenize import tokenize
 from inlay.app.commands.train import app as train
 from inlay.app.commands.verify import verify
 from inlay.app.commands.view import view
-from inlay.errors import InlayError, UsageError
+from inlay.errors import InlayError, Terminated, UsageError
 
-INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT or SIGTERM, as shells count
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -90,7 +90,7 @@ def root(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; the exit code is 0 done, 2 usage, 3 video, 4 token file, 5 missing, 130 and 143 interrupted."""
+    """Run one command; the exit code is 0 done, 2 usage, 3 video, 4 token file, 5 missing, 130 or 143 interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None:  # as a program, not from a test or a notebook
         signal.signal(signal.SIGTERM, _terminate)
@@ -109,10 +109,6 @@ def main(argv: list[str] | None = None) -> int:
         message, code = _explain(error)
         sys.stderr.write(f"{message}\n")
     return code
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, as `timeout`, Slurm and Docker send it: what is half written is put away as after Ctrl-C."""
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -140,7 +136,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
 
 def _diagnose(error: BaseException) -> tuple[str, int]:
     if isinstance(error, Terminated):
-        return "terminated", TERMINATED
+        return "terminated", error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "interrupted", INTERRUPTED
     if isinstance(error, InlayError):

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inlay.errors import require
+from inlay.errors import Terminated, require
 from inlay.train.checkpoint import (
     Checkpoint,
     explained,
@@ -167,7 +167,7 @@ class Training:
                 if self.agreed(float(bool(asked) or late)) > 0:
                     self.save()
                     if asked:
-                        raise KeyboardInterrupt
+                        raise Terminated if signal.SIGTERM in asked else KeyboardInterrupt
                     return self.outcome(finished=False)
             return self.finish(progress)
 

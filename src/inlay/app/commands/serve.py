@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from importlib.util import find_spec
@@ -69,7 +68,6 @@ def _say(address: str) -> None:
 def _wait(page: Any) -> None:
     """Until the terminal, or whoever started this, ends it; both ways the folder is cleared."""
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while not stop.wait(1.0):
             pass
