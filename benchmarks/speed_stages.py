@@ -263,11 +263,14 @@ def one_number(answer: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 
 def run_tests(s: Setup, notes: Notes) -> None:
-    """The kernels' tests, a process a file; on a machine that must have a GPU a skip is a failure."""
-    files = sorted((ROOT / "tests" / "rooms").glob("test_kernels*.py"))
-    env = {**os.environ} | ({"INLAY_REQUIRE_GPU": "1"} if s.device.type == "cuda" else {})
+    """All tests marked `gpu`, a process a file, where a skip is a failure; elsewhere the kernels' tests."""
+    on_gpu = s.device.type == "cuda"
+    every = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = [f for f in every if ("mark.gpu" in f.read_text() if on_gpu else f.name.startswith("test_kernels"))]
+    env = {**os.environ} | ({"INLAY_REQUIRE_GPU": "1"} if on_gpu else {})
     command = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts="]
     command += ["-W", "ignore::pytest.PytestConfigWarning", "--durations=5", "-rfEs"]
+    command += ["-m", "gpu"] if on_gpu else []
     logs = {file: notes.file.with_name(f"{notes.file.name}.{file.stem}.log") for file in files}
     running = {}
     for file, log in logs.items():

@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "speed.md"
 BEGIN, END = "<!-- tables of benchmarks/speed_tables.py -->", "<!-- end of tables -->"
-GPU = ("speed_third_h200_2026-11-15.json", "speed_fourth_h200_2026-11-15.json")  # stages of later runs replace earlier
+GPU = tuple(f"speed_{run}_h200_2026-11-15.json" for run in ("third", "fourth", "fifth"))  # later stages replace earlier
 CPU = "cpu_speed_2026-11-15.json"
 
 
@@ -34,7 +34,12 @@ def link(name: str, said: str) -> str:
 def gpu_tables(records: dict[str, dict[str, Any]]) -> list[str]:
     *_, latest = records.values()
     stages = {name: found for record in records.values() for name, found in record["stages"].items()}
-    sources = {stage: name for name, record in records.items() for stage in record["stages"]}
+    sources = {
+        stage: name
+        for name, record in records.items()
+        for stage, found in record["stages"].items()
+        if any(is_measured(row) for row in found.values())
+    }
     rows = {key: row for stage in stages.values() for key, row in stage.items() if is_measured(row)}
     where = f"{latest['device']}, torch {latest['torch']}, {latest['dtype'].removeprefix('torch.')}"
     taken = ", ".join(link(name, " and ".join(s for s in sources if sources[s] == name)) for name in records)

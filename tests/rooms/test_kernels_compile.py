@@ -34,7 +34,7 @@ kernels = (0, False, False), (1, True, False), (2, True, False), (2, False, True
 for code, guess, again in kernels:
     for last in (True, False):
         shape = dict(C=16, T=9, CODE=code, PREVIOUS=False, STARTED=False, GUESS=guess, AGAIN=again)
-        shape |= dict(N=16, LEVELS=4, EVEN=True, TOGETHER=0 if last else 1 if again else 2)
+        shape |= dict(N=16, LEVELS=4, EVEN=True, TOGETHER=0 if last else 1 if again else 2, STAGES=1)
         shape |= dict(P=64 if not last else 32 if code == 0 else 16)
         shape |= dict.fromkeys(("z_p", "start_p", "end_p"), 16 if last else 1)
         shape |= dict.fromkeys(("z_c", "start_c", "end_c"), 1) if last else {}
@@ -42,9 +42,10 @@ for code, guess, again in kernels:
         assert found.metadata.shared == 0, "channels stay where they were read"
 for code in (0, 1, 2):  # wide, channels first
     shape = dict(C=48, T=9, CODE=code, PREVIOUS=False, STARTED=False, GUESS=True, AGAIN=False, P=32, N=64, LEVELS=6)
-    shape |= dict(EVEN=False, TOGETHER=4, z_p=1, start_p=1, end_p=1)
+    shape |= dict(EVEN=False, TOGETHER=4, STAGES=4, z_p=1, start_p=1, end_p=1)
     found = compiled(scan_kernel, sizes, shape, num_warps=1)
-    assert found.metadata.shared <= 32, "no more than the decisions on their way to memory"
+    assert found.asm["ptx"].count("cp.async.ca") > 3 * 12, "slots ahead are on their way to shared memory"
+    assert found.metadata.shared <= 3 * 32 * 64 * 2 + 32, "no more than those, and the decisions on their way out"
 """
 LIT = """
 from inlay.kernels.lit_ends_triton import features_kernel, finish_kernel

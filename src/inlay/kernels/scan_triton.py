@@ -8,7 +8,8 @@ that fuses them with an addition changes nothing. That is dear, so criteria with
 precision; a block of places in which a guess falls closer to tau than it can be off leaves a flag, and is run again
 exactly, by few programs that look at many flags each: starting a program for every block costs a tenth of the scan.
 Wide latents with channels first are guessed under every criterion: there a thread of a warp holds every n-th
-channel, so that the warp reads whole sectors, and neighbours would have to change threads to be added first.
+channel, so that the warp reads whole sectors, and neighbours would have to change threads to be added first. Their next
+slots wait in shared memory, because registers are short.
 
 Legend: P places of one clip (H*W), N channels padded to a power of two.
 """
@@ -23,6 +24,7 @@ from torch import Tensor
 CODES = {"latent-l1": 0, "latent-l2": 1, "latent-cosine": 2}
 TILE = 512  # numbers of one slot that a warp holds: 16 a thread
 WIDE = 2048  # the same at most where wide latents have their channels first
+STAGE = 16384  # bytes of a slot that may wait in shared memory, three at once
 GUESSED = ("latent-l2", "latent-cosine")  # half as many: quicker there, as measured
 FLAGS = tl.constexpr(16)  # looked at by one program
 
@@ -84,12 +86,28 @@ def lesser(a, b):
 
 
 @triton.jit
+def one_slot(
+    z, reference, size_P, sure_P, tau, C: tl.constexpr, CODE: tl.constexpr, PREVIOUS: tl.constexpr,
+    GUESS: tl.constexpr, TOGETHER: tl.constexpr, P: tl.constexpr, LEVELS: tl.constexpr,
+):  # fmt: skip
+    """What is kept of a slot, and what the next one is compared with."""
+    now = z.to(tl.float32)
+    if GUESS:
+        kept, now_size_P, margin_P = guess(now, reference, size_P, tau, C, CODE, TOGETHER > 0)
+        size_P = now_size_P if PREVIOUS else tl.where(kept, now_size_P, size_P)
+        sure_P = lesser(sure_P, margin_P)
+    else:
+        kept = distance(now, reference, C, CODE, P, LEVELS) >= tau
+    return kept, now if PREVIOUS else tl.where(kept[:, None], now, reference), size_P, sure_P
+
+
+@triton.jit
 def scan_block(
     block, z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
     z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p: tl.constexpr, start_p: tl.constexpr, end_p: tl.constexpr,
     C: tl.constexpr, T: tl.constexpr, CODE: tl.constexpr, PREVIOUS: tl.constexpr, STARTED: tl.constexpr,
-    GUESS: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr, P: tl.constexpr, N: tl.constexpr,
-    LEVELS: tl.constexpr,
+    GUESS: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr, P: tl.constexpr,
+    N: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """All slots of P places."""
     clip = (block // blocks).to(tl.int64)
@@ -104,28 +122,32 @@ def scan_block(
         there = inside[:, None] & (channel < C)[None, :]
     z_at = z_ptr + clip * z_b + place[:, None].to(tl.int64) * z_p + channel[None, :] * z_c
     keep_at = keep_ptr + clip * T * places + place
-    z = tl.load(z_at, mask=there, other=0.0)
     if STARTED:
         start_at = start_ptr + clip * start_b + place[:, None].to(tl.int64) * start_p + channel[None, :] * start_c
         reference = tl.load(start_at, mask=there, other=0.0).to(tl.float32)
     else:
-        reference = z.to(tl.float32)
+        reference = tl.load(z_at, mask=there, other=0.0).to(tl.float32)
         tl.store(keep_at, tl.full((P,), 1, tl.int8), mask=inside)
-        z = tl.load(z_at + z_t, mask=there & (T > 1), other=0.0)
+    begin: tl.constexpr = 0 if STARTED else 1
+    if STAGES == 1:
+        z = tl.load(z_at + begin * z_t, mask=there & (begin < T), other=0.0)
     size_P = tl.sqrt(total(reference * reference, TOGETHER > 0))
     sure_P = lesser(size_P - 1e-5, tau - 1e-4) if CODE == 2 else tl.zeros((P,), tl.float32) + (tau - 1e-12)
-    for t in tl.range(0 if STARTED else 1, T, loop_unroll_factor=2 if GUESS or CODE == 0 else 1):
-        ahead = tl.load(z_at + (t + 1) * z_t, mask=there & (t + 1 < T), other=0.0)  # on its way while this one is used
-        now = z.to(tl.float32)
-        if GUESS:
-            kept, now_size_P, margin_P = guess(now, reference, size_P, tau, C, CODE, TOGETHER > 0)
-            size_P = now_size_P if PREVIOUS else tl.where(kept, now_size_P, size_P)
-            sure_P = lesser(sure_P, margin_P)
-        else:
-            kept = distance(now, reference, C, CODE, P, LEVELS) >= tau
-        tl.store(keep_at + t * places, kept.to(tl.int8), mask=inside)
-        reference = now if PREVIOUS else tl.where(kept[:, None], now, reference)
-        z = ahead
+    if STAGES > 1:
+        for t in tl.range(begin, T, num_stages=STAGES):
+            z = tl.load(z_at + t * z_t, mask=there, other=0.0)
+            kept, reference, size_P, sure_P = one_slot(
+                z, reference, size_P, sure_P, tau, C, CODE, PREVIOUS, GUESS, TOGETHER, P, LEVELS
+            )
+            tl.store(keep_at + t * places, kept.to(tl.int8), mask=inside)
+    else:
+        for t in tl.range(begin, T, loop_unroll_factor=2 if GUESS or CODE == 0 else 1):
+            ahead = tl.load(z_at + (t + 1) * z_t, mask=there & (t + 1 < T), other=0.0)  # while this one is used
+            kept, reference, size_P, sure_P = one_slot(
+                z, reference, size_P, sure_P, tau, C, CODE, PREVIOUS, GUESS, TOGETHER, P, LEVELS
+            )
+            tl.store(keep_at + t * places, kept.to(tl.int8), mask=inside)
+            z = ahead
     end_at = end_ptr + clip * end_b + place[:, None].to(tl.int64) * end_p + channel[None, :] * end_c
     tl.store(end_at, reference.to(end_ptr.dtype.element_ty), mask=there)
     if GUESS:
@@ -137,8 +159,8 @@ def scan_kernel(
     z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks, programs,
     z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p: tl.constexpr, start_p: tl.constexpr, end_p: tl.constexpr,
     C: tl.constexpr, T: tl.constexpr, CODE: tl.constexpr, PREVIOUS: tl.constexpr, STARTED: tl.constexpr,
-    GUESS: tl.constexpr, AGAIN: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr, P: tl.constexpr,
-    N: tl.constexpr, LEVELS: tl.constexpr,
+    GUESS: tl.constexpr, AGAIN: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """One block, or those of FLAGS blocks that left a flag."""
     if AGAIN:
@@ -150,13 +172,13 @@ def scan_kernel(
                     scan_block(
                         block, z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
                         z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p, start_p, end_p,
-                        C, T, CODE, PREVIOUS, STARTED, GUESS, EVEN, TOGETHER, P, N, LEVELS,
+                        C, T, CODE, PREVIOUS, STARTED, GUESS, EVEN, TOGETHER, STAGES, P, N, LEVELS,
                     )  # fmt: skip
     else:
         scan_block(
             tl.program_id(0), z_ptr, start_ptr, keep_ptr, end_ptr, flag_ptr, tau, places, blocks,
             z_b, z_c, z_t, start_b, start_c, end_b, end_c, z_p, start_p, end_p,
-            C, T, CODE, PREVIOUS, STARTED, GUESS, EVEN, TOGETHER, P, N, LEVELS,
+            C, T, CODE, PREVIOUS, STARTED, GUESS, EVEN, TOGETHER, STAGES, P, N, LEVELS,
         )  # fmt: skip
 
 
@@ -181,6 +203,7 @@ def launch(
     else:
         together, block = 0, max(16, tile >> levels)
     warps = 1 if first and not wide else max(1, (block << levels) // max(tile, TILE))
+    stages = 4 if wide and (block << levels) * z.element_size() <= STAGE else 1
     blocks = triton.cdiv(H * W, block)
     started = end if start is None else start
     programs = B * blocks
@@ -191,7 +214,8 @@ def launch(
             *z.stride()[:3], *started.stride()[:2], *end.stride()[:2], z.stride(3), started.stride(2), end.stride(2),
             C=C, T=T, CODE=CODES[criterion], PREVIOUS=previous, STARTED=start is not None,
             GUESS=guessed and not again, AGAIN=again, EVEN=1 << levels == C and H * W % block == 0,
-            TOGETHER=min(together, 1) if again else together, P=block, N=1 << levels, LEVELS=levels,
+            TOGETHER=min(together, 1) if again else together, STAGES=1 if again else stages,
+            P=block, N=1 << levels, LEVELS=levels,
             num_warps=warps << (again * (2 if wide else first or levels > 4)),  # doubles take two registers
         )  # fmt: skip
     return keep, end.unflatten(2, (H, W))
