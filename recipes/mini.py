@@ -122,7 +122,7 @@ def settings(args: argparse.Namespace) -> TrainConfig:
         config = replace(config, precision="bf16", clips=replace(config.clips, size=own.size, zoom=own.zoom))
     config = replace(config, steps=10**6, max_seconds=args.seconds)
     config = replace(config, compile=args.device == "cuda", record=args.device == "cuda")
-    config = replace(config, validate_every=args.validate_every, checkpoint_every=10**6, log_every=50)
+    config = replace(config, validate_every=args.validate_every, checkpoint_every=1000, log_every=50)
     if getattr(args, "tau", None):
         config = replace(config, tau=(args.tau[0], args.tau[-1]))
     config = config.with_options(**dict(args.set))

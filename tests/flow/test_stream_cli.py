@@ -275,6 +275,15 @@ def test_a_terminated_decode_leaves_nothing_half_written(tmp_path: Path) -> None
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there SIGTERM ends a process at once")
+def test_a_second_sigterm_does_not_interrupt_what_the_first_began() -> None:
+    words = "import os, signal\nfrom inlay.app.cli import _terminate\nfrom inlay.errors import Terminated\n"
+    words += "ask = lambda: os.kill(os.getpid(), signal.SIGTERM)\nsignal.signal(signal.SIGTERM, _terminate)\n"
+    words += "try:\n    ask()\nexcept Terminated:\n    ask()\n    print('put away')\n"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "put away\n"), done.stderr
+
+
 def test_what_is_left_of_a_killed_encode_can_be_decoded(run, made: Path, tmp_path: Path) -> None:
     with TokenReader(made / "clip.inlay") as reader:
         second = reader._contents.entries[1]

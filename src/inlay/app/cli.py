@@ -112,6 +112,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _terminate(number: int, frame: object) -> None:
+    """Once: `timeout` asks twice, and what is being put away must not be interrupted."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Terminated
 
 
