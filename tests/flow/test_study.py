@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import subprocess
@@ -106,6 +107,24 @@ def test_a_second_run_computes_nothing(
     done, failed = run_all(workspace(tokenizer, folder, whole), names)
     assert not failed and len(done) == 7
     assert tables(whole, *done) == before
+
+
+def test_networks_given_by_hand_are_compared_with_the_first_of_them(
+    tokenizer: Tokenizer, folder: Path, tmp_path: Path
+) -> None:
+    lit = tokenizer.lits["lit"]
+    noisy = copy.deepcopy(lit)
+    torch.nn.init.normal_(noisy.get_submodule("out_proj").weight, std=0.5)
+    more = Tokenizer(tokenizer.backbone, lits={"lit": lit, "first": copy.deepcopy(lit), "noisy": noisy})
+    section = run_study(workspace(more, folder, tmp_path), "flicker")
+    assert "Given with --lit: first, noisy." in section.text
+    told = {f.claim: f.holds for f in section.findings}
+    assert told["noisy flickers less than first"] is False and "first flickers less than lit" not in told
+    *_, paired = section.tables
+    named = [row[0].text for row in paired.rows]
+    assert "first against noisy (all)" in named and "noisy against ours (all)" not in named
+    difference = {row[0].text: row[2].value for row in paired.rows}
+    assert difference["first against ours (all)"] == 0 > difference["first against noisy (all)"]
 
 
 def test_studies_share_what_they_have_in_common(whole: Path) -> None:

@@ -13,9 +13,11 @@ from inlay.study.records import Record
 from inlay.study.rules import Setting
 from inlay.study.sections import Cell, Finding, Section, Table, mean_cell, missing_notes, number, percent, word
 from inlay.study.workspace import Workspace
+from inlay.tokenizer import LITS
 
 METRICS = ("flicker", "flicker-static", "flicker-moving", "error-level", "psnr")
 REGIONS = {"static": "flicker-static", "moving": "flicker-moving", "all": "flicker"}
+JUDGED = {**REGIONS, "error level": "error-level"}
 
 
 def flicker_arms(work: Workspace) -> dict[str, Setting]:
@@ -37,7 +39,8 @@ def flicker(work: Workspace) -> Section:
     data = work.davis_val()
     found = measure_flicker(work, data)
     by_arm = {name: found[s] for name, s in flicker_arms(work).items()}
-    tables = (_regions(by_arm, len(data)), _arms(by_arm), _paired(work, by_arm))
+    given = [name for name in work.bench.tokenizer.lits if name not in LITS]
+    tables = (_regions(by_arm, len(data)), _arms(by_arm), _paired(work, by_arm, given))
     rate = sum(r.keep_rate for r in by_arm["ours"]) / len(data)
     return Section(
         name="flicker",
@@ -45,11 +48,12 @@ def flicker(work: Workspace) -> Section:
         text=(
             f"On {data.name} ({len(data)} clips) at a keep rate of {100 * rate:.1f} %. Flicker is the mean change "
             "of the error from frame to frame along the flow of the reference, on the 0..255 scale.",
+            *([f"Given with --lit: {', '.join(given)}."] if given else []),
             *missing_notes([r for records in by_arm.values() for r in records], METRICS),
             *work.notes,
         ),
         tables=tables,
-        findings=tuple(_findings(by_arm)),
+        findings=(*_findings(by_arm), *_objectives(by_arm, given)),
         setup=work.setup(data, metrics=METRICS),
     )
 
@@ -85,25 +89,33 @@ def _arms(arms: dict[str, list[Record]]) -> Table:
         (word(name), *(_mean(records, m) for m in METRICS[:-1]), _mean(records, "psnr", 2))
         for name, records in arms.items()
     ]
+    for name, (*flickers, psnr) in paper.FLICKER_OBJECTIVES.items():
+        rows.append((word(f"paper: {name}"), *(_known(x) for x in flickers), _known(psnr, 2)))
     return Table(caption="Flicker and fidelity of each arm", columns=columns, rows=tuple(rows))
 
 
-def _paired(work: Workspace, arms: dict[str, list[Record]]) -> Table:
-    """Each arm against ours, clip by clip; positive favours ours."""
+def _known(x: float | None, digits: int = 3) -> Cell:
+    return word("-") if x is None else number(x, digits)
+
+
+def _paired(work: Workspace, arms: dict[str, list[Record]], given: list[str]) -> Table:
+    """Clip by clip: each arm against ours; of several networks given by hand the later ones against the first two."""
     columns = (
-        "Comparison (positive favours ours)",
+        "Comparison (positive favours the second)",
         "clips",
         "mean difference",
         "95 % interval",
         "p (t)",
         "p (Wilcoxon)",
     )
+    pairs = [(name, "ours") for name in arms if name != "ours" and name not in given[1:]]
+    pairs += [(first, later) for i, first in enumerate(given[:2]) for later in given[i + 1 :]]
     rows: list[tuple[Cell, ...]] = []
-    for name, records in arms.items():
-        for region, metric in {**REGIONS, "error level": "error-level"}.items():
-            row = _pair(work, records, arms["ours"], metric) if name != "ours" else None
+    for first, second in pairs:
+        for region, metric in JUDGED.items():
+            row = _pair(work, arms[first], arms[second], metric)
             if row is not None:
-                rows.append((word(f"{name} against ours ({region})"), *row))
+                rows.append((word(f"{first} against {second} ({region})"), *row))
     for name, (difference, low, high, p) in paper.FLICKER_PAIRED.items():
         span = word(f"[{low:+.3f}, {high:+.3f}]")
         rows.append((word(f"paper: {name}"), word("30"), number(difference), span, number(p), word("-")))
@@ -157,3 +169,11 @@ def _findings(arms: dict[str, list[Record]]) -> list[Finding]:
             why="at one keep rate the two references drop nearly the same cells of clips that move as these do",
         ),
     ]
+
+
+def _objectives(arms: dict[str, list[Record]], given: list[str]) -> list[Finding]:
+    """Of several networks given by hand, whether the later ones flicker less than the first."""
+    found = []
+    for later in given[1:]:
+        found.append(compare(f"{later} flickers less than {given[0]}", arms[later], arms[given[0]], "flicker"))
+    return found

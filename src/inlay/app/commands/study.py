@@ -150,5 +150,9 @@ def _tokenizer(model: Any, lits: dict[str, Path], fill: str | None) -> Any:
 
 
 def _public(words: list[str]) -> list[str]:
-    """The command as others may run it: folders by their last two names, wherever they lie here."""
-    return ["/".join(Path(w).parts[-2:]) if w.startswith("/") else w for w in words]
+    """The command as others may run it: files and folders by their last two names, wherever they lie here."""
+    return [f"{name}{sign}{_short(path)}" for name, sign, path in (w.rpartition("=") for w in words)]
+
+
+def _short(path: str) -> str:
+    return "/".join(Path(path).parts[-2:]) if path.startswith("/") else path
