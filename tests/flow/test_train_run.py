@@ -197,6 +197,14 @@ def test_an_interrupt_saves_the_step_it_is_at(unbroken: Path, tmp_path: Path, nu
     assert_same_run(run, unbroken)
 
 
+def test_the_paper_s_network_notes_the_grid_it_learns_on(tmp_path: Path) -> None:
+    config = smoke(steps=1, validate_every=0, size=96)
+    lit = Lit.build(replace(SMALL, kind="paper"))
+    videos = ResidentClips([moving_square(12, 96, 96, seed=s).frames for s in range(2)])
+    outcome = fit(LitTask(lit, load_backbone("mini-untrained"), config), videos, config, tmp_path, quiet=True)
+    assert outcome.weights is not None and load_lit(outcome.weights).config.grid == 96 // 8
+
+
 def test_stop_after_leaves_a_run_that_can_go_on(tmp_path: Path, unbroken: Path) -> None:
     run = tmp_path / "run"
     outcome = train(run, stop_after=1e-9)

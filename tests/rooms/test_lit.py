@@ -93,3 +93,22 @@ def test_settings_and_shapes_are_checked() -> None:
         LitConfig(width=100, heads=3)
     with pytest.raises(ShapeError, match="not of one grid"):
         Lit.build(LitConfig(channels=4, width=64, heads=2))(torch.zeros(1, 4, 2, 3, 3), torch.ones(1, 2, 3, 4).bool())
+
+
+def test_paper_looks_no_further_than_the_grid_it_learnt_on() -> None:
+    small = {"channels": 4, "width": 32, "heads": 1, "blocks": 1}
+    paper_lit, plus_lit = (Lit.build(LitConfig(kind=kind, **small)).eval() for kind in ("paper", "plus"))
+    z, keep = torch.randn(1, 4, 3, 12, 24), torch.ones(1, 3, 12, 24).bool()
+    other = torch.cat([z[..., :-1], z[..., -1:] + 1], dim=-1)
+
+    def reaches_across() -> bool:
+        with torch.inference_mode():
+            return not torch.equal(paper_lit(z, keep)[..., 0], paper_lit(other, keep)[..., 0])
+
+    assert reaches_across()
+    for lit in (paper_lit, plus_lit):
+        lit.trained_on(12)
+    assert not reaches_across()
+    assert (paper_lit.config.grid, plus_lit.config.grid) == (12, 32)
+    paper_lit.trained_on(4)
+    assert paper_lit.config.grid == 9, "a window is larger than what it shares with the next"

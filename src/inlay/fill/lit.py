@@ -42,7 +42,7 @@ class LitConfig:
     blocks: int = 6  # paper: pairs of spatial and temporal blocks, main and refinement together
     expansion: int = 4
     window: int = 8  # plus: cells a side of an attention window; every slot is in it
-    grid: int = 32  # largest grid run in one piece
+    grid: int = 32  # largest grid run in one piece; training of `paper` sets it
 
     def __post_init__(self) -> None:
         pick("LIT", self.kind, LITS)
@@ -95,6 +95,9 @@ class Lit(nn.Module, ABC):
     def inlay(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
         """The fill of a grid that fits in one piece."""
 
+    def trained_on(self, cells: int) -> None:
+        """Takes note of the side of the grids it learns on."""
+
     def set_statistics(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         self.latent_mean.copy_(torch.tensor(mean))
         self.latent_std.copy_(torch.tensor(std))
@@ -114,6 +117,10 @@ class PaperLit(Lit):
     def forward(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: Tensor | float = 0.0) -> Tensor:
         z_masked = torch.where(keep_BTHW[:, None], z_BCTHW, torch.zeros_like(z_BCTHW))
         return super().forward(z_masked, keep_BTHW, tau)
+
+    def trained_on(self, cells: int) -> None:
+        """Attends over the whole grid, so on a larger one than it has seen it is off by dBs: that runs in windows."""
+        self.config = replace(self.config, grid=max(cells, OVERLAP + 1))
 
     def inlay(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
         B, _, T, H, W = z_BCTHW.shape

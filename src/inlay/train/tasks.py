@@ -81,6 +81,7 @@ class LitTask:
         self.validation, self.cache = validation, cache
         self.device = next(lit.parameters()).device
         lit.set_statistics(backbone.spec.latent_mean, backbone.spec.latent_std)
+        lit.trained_on(max(backbone.spec.grid(config.clips.size, config.clips.size)))
         self.lpips = load_perceptual(config.loss, self.device)
         self._baseline: dict[str, float] = {}
 
