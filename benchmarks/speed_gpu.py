@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -66,8 +67,10 @@ def run_stage(a: argparse.Namespace, name: str, limit: float) -> dict[str, Any]:
     try:
         _, complaints = child.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        child.kill()
-        _, complaints = child.communicate()
+        complaints = end(child)
+    except KeyboardInterrupt:
+        end(child)
+        raise
     found: dict[str, Any] = json.loads(part.read_text()) if part.is_file() else {}
     if child.returncode:
         found.setdefault("error", f"ended with {child.returncode} after at most {limit:.0f} s")
@@ -81,7 +84,14 @@ def start(a: argparse.Namespace, *more: str) -> subprocess.Popen[bytes]:
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     env = {"TORCHINDUCTOR_CACHE_DIR": str(ROOT / ".cache" / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "4"}
     env = {**env, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **pipes)
+
+
+def end(child: subprocess.Popen[bytes]) -> bytes:
+    """Stops it and all that it began: what still runs would disturb the next stage."""
+    os.killpg(child.pid, signal.SIGKILL)
+    return child.communicate()[1]
 
 
 def wants_compiling(a: argparse.Namespace) -> bool:
@@ -95,8 +105,7 @@ def finish(children: list[subprocess.Popen[bytes]], seconds: float) -> None:
         try:
             child.communicate(timeout=max(0.1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            child.kill()
-            child.communicate()
+            end(child)
 
 
 def part_of(out: Path, stage: str) -> Path:

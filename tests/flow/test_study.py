@@ -127,6 +127,14 @@ def test_networks_given_by_hand_are_compared_with_the_first_of_them(
     assert difference["first against ours (all)"] == 0 > difference["first against noisy (all)"]
 
 
+def test_a_command_is_told_without_the_places_of_this_machine() -> None:
+    from inlay.app.commands.study import _public
+
+    words = ["study", "/a/b/davis", "--lit", "one=/a/b/c.safetensors", "two=runs/d", "--out=../e", "/a=b/c/d", "/f"]
+    told = ["study", "b/davis", "--lit", "one=b/c.safetensors", "two=runs/d", "--out=../e", "c/d", "f"]
+    assert _public(words) == told
+
+
 def test_studies_share_what_they_have_in_common(whole: Path) -> None:
     def keys(study: str) -> set[str]:
         return {p.stem.rsplit(".", 1)[-1] for p in (whole / "records" / study).glob("*.json")}

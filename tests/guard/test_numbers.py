@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from inlay.app.cli import main
+from inlay.weightfile import load_weights
 from tests.guard.tree import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SHIPPED = json.loads((ROOT / "src/inlay/weights/mini.profile.json").read_text())["weight_hash"]
+WEIGHTS = ROOT / "src" / "inlay" / "weights"
+SHIPPED = json.loads((WEIGHTS / "mini.profile.json").read_text())["weight_hash"]
 
 
 def record(name: str) -> Any:
@@ -39,6 +41,13 @@ def test_table_of_fills(line: str) -> None:
     rows = linked(r"fills_\w+_[\d-]+\.json")["rows"]
     psnr = {r["fill"]: r["psnr"] for r in rows if r["set"] == name.lower() and r["keep_rate"] in (1.0, int(rate) / 100)}
     assert cells[1:] == [f"{psnr[fill]:.2f}" for fill in ("full rate", "lit", "hold", "linear")]
+
+
+def test_the_paper_s_network() -> None:
+    rows = linked(r"fills_\w+_[\d-]+\.json")["rows"]
+    psnr = {(r["set"], r["keep_rate"]): r["psnr"] for r in rows if r["fill"] == "lit-paper"}
+    davis = " / ".join(f"{psnr['davis', rate]:.2f}" for rate in (0.78, 0.62, 0.35))
+    assert f"{davis} dB on DAVIS\nand {psnr['bench', 0.32]:.2f} dB on bench" in README
 
 
 def test_demo() -> None:
@@ -110,7 +119,9 @@ def test_page_of_results(tmp_path: Path) -> None:
 
 
 def test_records_are_of_the_weights_that_ship() -> None:
-    assert linked(r"fills_\w+_[\d-]+\.json")["weights"]["mini"] == SHIPPED
+    files = {"mini": "mini", "lit": "mini.lit", "lit-paper": "mini.lit-paper"}
+    hashes = {name: load_weights(WEIGHTS / f"{file}.safetensors").hash for name, file in files.items()}
+    assert linked(r"fills_\w+_[\d-]+\.json")["weights"] == hashes and hashes["mini"] == SHIPPED
     assert record("noise_floor_cpu.json")["weight_hash"] == SHIPPED
     for path in (ROOT / "benchmarks").glob("container_cpu_*.json"):
         assert json.loads(path.read_text())["weights"] == SHIPPED

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -151,8 +152,4 @@ def _tokenizer(model: Any, lits: dict[str, Path], fill: str | None) -> Any:
 
 def _public(words: list[str]) -> list[str]:
     """The command as others may run it: files and folders by their last two names, wherever they lie here."""
-    return [f"{name}{sign}{_short(path)}" for name, sign, path in (w.rpartition("=") for w in words)]
-
-
-def _short(path: str) -> str:
-    return "/".join(Path(path).parts[-2:]) if path.startswith("/") else path
+    return [re.sub(r"(?<![^=])/.*", lambda found: "/".join(Path(found[0]).parts[1:][-2:]), w) for w in words]
