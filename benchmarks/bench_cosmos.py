@@ -23,7 +23,7 @@ from torch import Tensor
 
 from inlay.backbones.cosmos import Cosmos, CosmosConfig, cosmos_01, cosmos_360p
 from inlay.backbones.cosmos_layers import Memory
-from inlay.bench.timing import on_cuda
+from inlay.research.bench.timing import on_cuda
 
 CONFIGS = {"cosmos-cv4x8x8-360p": cosmos_360p, "cosmos-0.1-cv4x8x8": cosmos_01}
 

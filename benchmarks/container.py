@@ -16,7 +16,7 @@ from pathlib import Path
 
 from inlay.container import open as open_tokens
 from inlay.container import summary, to_bytes
-from inlay.masking import MaskConfig, keep_mask
+from inlay.masking import MaskConfig, keep_mask, keep_rate_of
 from inlay.tokenizer import Tokenizer
 from inlay.video import read_video
 
@@ -67,7 +67,7 @@ def tau_for(z, keep_rate: float) -> float:  # type: ignore[no-untyped-def]
     low, high = 0.0, 16.0
     for _ in range(24):
         tau = (low + high) / 2
-        low, high = (tau, high) if keep_mask(z, MaskConfig(tau=tau)).keep_rate > keep_rate else (low, tau)
+        low, high = (tau, high) if keep_rate_of(keep_mask(z, MaskConfig(tau=tau))) > keep_rate else (low, tau)
     return high
 
 

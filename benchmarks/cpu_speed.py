@@ -28,9 +28,10 @@ from typing import Any
 
 import torch
 
+from inlay.container.tokens import Tokens
 from inlay.kernels.switch import at_level
 from inlay.tokenizer import Tokenizer
-from inlay.types import Tokens, Video
+from inlay.video.frames import Video
 from inlay.video.synthetic import demo_clip
 
 FORMS = {"plain": "0", "fast": "1"}

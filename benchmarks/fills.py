@@ -24,13 +24,13 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
 from inlay.fill import FILLS
-from inlay.masking import MaskConfig, keep_mask
+from inlay.masking import MaskConfig, keep_mask, keep_rate_of
 from inlay.measure import MeasureConfig
 from inlay.measure.recall import remember
-from inlay.study.datasets import ClipSpec, read_any
-from inlay.study.readings import read_pair
+from inlay.research.studies.datasets import ClipSpec, read_any
+from inlay.research.studies.readings import read_pair
 from inlay.tokenizer import Tokenizer
-from inlay.types import Video
+from inlay.video.frames import Video
 
 VAL = [
     "bike-packing",
@@ -135,7 +135,7 @@ def score(
         yield {**facts, "keep_rate": 1.0, "fill": "full rate", **means(clips, decode, metrics)}
     for target in [k for n, k in POINTS if n == name]:
         tau = tau_for([z for _, z in clips], target)
-        masks = [keep_mask(z, MaskConfig(tau=tau)).keep for _, z in clips]
+        masks = [keep_mask(z, MaskConfig(tau=tau)) for _, z in clips]
         for fill in [f for f in fills or (*FILLS, *tokenizer.lits) if (name, target, f) not in there]:
             run = tokenizer.find_fill(fill)
             extra = (tau,) if fill in tokenizer.lits else ()
@@ -161,7 +161,7 @@ def tau_for(latents: list[Tensor], keep_rate: float) -> float:
     low, high = 0.0, 16.0
     for _ in range(24):
         tau = (low + high) / 2
-        kept = sum(keep_mask(z, MaskConfig(tau=tau)).keep_rate for z in latents) / len(latents)
+        kept = sum(keep_rate_of(keep_mask(z, MaskConfig(tau=tau))) for z in latents) / len(latents)
         low, high = (tau, high) if kept > keep_rate else (low, tau)
     return high
 

@@ -12,9 +12,10 @@ import json
 import torch
 
 from inlay import __version__
-from inlay.stream import StreamConfig, StreamEncoder
+from inlay.codec import StreamConfig, StreamEncoder
+from inlay.container.tokens import Tokens
 from inlay.tokenizer import Tokenizer
-from inlay.types import Tokens, Video
+from inlay.video.frames import Video
 from inlay.video.synthetic import demo_clip
 
 SIGMAS = (0, 1, 2, 4, 8, 12)  # of Gaussian noise, in grey levels of 255

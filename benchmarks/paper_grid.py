@@ -26,7 +26,7 @@ from fills import clips_of, means, read_set
 from inlay.fill import Lit, hold
 from inlay.masking import MaskConfig, keep_mask
 from inlay.tokenizer import Tokenizer
-from inlay.types import Video
+from inlay.video.frames import Video
 
 SIDES = (20, 24, 28, 32)  # cells; 32 is the whole of 256x256 in one piece
 
@@ -53,7 +53,7 @@ def main() -> None:
 def row(tokenizer: Tokenizer, lit: Lit, clips: list[tuple[Video, Tensor]], tau: float) -> dict[str, Any]:
     """PSNR of hold, of each size of window, and of the one it learnt on with kept cells left alone."""
     learnt = lit.config
-    masked = [(v, z, keep_mask(z, MaskConfig(tau=tau)).keep) for v, z in clips]
+    masked = [(v, z, keep_mask(z, MaskConfig(tau=tau))) for v, z in clips]
 
     def psnr(fill: Callable[[Tensor, Tensor], Tensor]) -> float:
         return means([(v, fill(z, keep)) for v, z, keep in masked], tokenizer.backbone.decode, ("psnr",))["psnr"]

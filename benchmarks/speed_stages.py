@@ -24,14 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.bench.peaks import measured, sheet
-from inlay.bench.timing import timed
-from inlay.bench.work import flops, tensor_bytes, weight_bytes
 from inlay.fill import Lit, LitConfig, hold, paper, plus
 from inlay.kernels import Replay
 from inlay.kernels.switch import at_level
 from inlay.masking import MaskConfig, keep_mask
 from inlay.masking.reference import plain_scan
+from inlay.research.bench.peaks import measured, sheet
+from inlay.research.bench.timing import timed
+from inlay.research.bench.work import flops, tensor_bytes, weight_bytes
 from inlay.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -118,7 +118,7 @@ def mask_row(s: Setup, z: Tensor, config: MaskConfig) -> dict[str, Any]:
     moved = tensor_bytes(z) + z[:, 0].numel() + tensor_bytes(z[:, :, 0])
     copy = copy_row(s, moved)
     few = z[:64]
-    equal = bool(torch.equal(keep_mask(few, config).keep, plain_scan(few, config)[0]))
+    equal = bool(torch.equal(keep_mask(few, config), plain_scan(few, config)[0]))
     return {**fast, "gbs": moved / fast["ms"] / 1e6, "copy_gbs": moved / copy["ms"] / 1e6,
             "share_of_copy": copy["ms"] / fast["ms"], "equal": equal}  # fmt: skip
 
@@ -141,7 +141,7 @@ def tile_row(s: Setup, criterion: str, tile: int, channels: int, last: bool) -> 
 def one_mask(s: Setup) -> dict[str, Callable[[], Any]]:
     """One clip: plain, fused, and fused from a graph."""
     z, config = latents(s, 1, 16, last=True), MaskConfig(tau=0.8)
-    replay = Replay(lambda z: keep_mask(z, config).keep)
+    replay = Replay(lambda z: keep_mask(z, config))
     return {
         "one clip, plain": lambda: plain_scan(z, config),
         "one clip, fused": lambda: keep_mask(z, config),
@@ -316,12 +316,12 @@ def pipeline(s: Setup, name: str, batch: int) -> dict[str, Any]:
     x = torch.rand(batch, 3, frames, side, side, device=s.device).mul_(2).sub_(1).to(s.dtype)
     z = tokenizer.latents(x)
     config = MaskConfig(tau=0.5 * float(z.float().std()))
-    keep = keep_mask(z, config).keep
+    keep = keep_mask(z, config)
 
     @torch.inference_mode()
     def whole(x: Tensor) -> Tensor:
         z = tokenizer.run_encode(x)
-        keep = keep_mask(z, config).keep
+        keep = keep_mask(z, config)
         return tokenizer.run_decode(tokenizer.fill_cells(z, keep, config.tau, "lit"))
 
     @torch.inference_mode()

@@ -30,9 +30,9 @@ from typing import Any
 import psutil
 import torch
 
+from inlay.codec import StreamEncoder
 from inlay.container import TokenWriter
 from inlay.scale import Progress, RunConfig, TokenizeConfig, tokenize
-from inlay.stream import StreamEncoder
 from inlay.tokenizer import Tokenizer
 from inlay.video import open_video, synthetic, write_video
 

@@ -17,16 +17,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from inlay.app.chart import INK, PAPER
-from inlay.app.cli import main
-from inlay.app.curve import draw_curves
-from inlay.app.letters import write
+from inlay.cli.chart import INK, PAPER
+from inlay.cli.curve import draw_curves
+from inlay.cli.letters import write
+from inlay.cli.main import main
+from inlay.codec import StreamConfig, StreamEncoder, keep_curve
 from inlay.masking import MaskConfig, Selector, SelectState
 from inlay.measure import compare
-from inlay.stream import StreamConfig, StreamEncoder, keep_curve
 from inlay.tokenizer import CLIP_FRAMES, Tokenizer
-from inlay.types import Video
 from inlay.video import read_video
+from inlay.video.frames import Video
 from inlay.video.lighting import light
 from inlay.video.synthetic import demo_clip
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from inlay.types import Video
+from inlay.video.frames import Video
 
 ROOT = Path(__file__).parent.parent
 

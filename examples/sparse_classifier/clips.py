@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.errors import UsageError, require
-from inlay.types import Video
+from inlay.video.frames import Video
 
 LEFT, RIGHT, UP, DOWN = (-1.0, 0.0), (1.0, 0.0), (0.0, -1.0), (0.0, 1.0)
 MOTIONS = {  # name -> (what moves, how)

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inlay.container.tokens import run_lengths
 from inlay.errors import UsageError
 from inlay.fill import hold
 from inlay.masking import MaskConfig, keep_mask
 from inlay.pack import Packed, pack_latents
-from inlay.types import Latents, run_lengths
 
 READINGS = {
     "dense": "every cell of the latents",
@@ -65,7 +65,7 @@ class Data:
             labels = torch.tensor([chosen.index(classes[i]) for i in file["labels"][rows]])
             sources = torch.from_numpy(file["sources"][rows])
             tau = float(file["tau"]) if tau is None else tau
-        keep = keep_mask(z, MaskConfig(tau=tau)).keep
+        keep = keep_mask(z, MaskConfig(tau=tau))
         mean = z[train].mean((0, 2, 3, 4), keepdim=True)
         std = z[train].std((0, 2, 3, 4), keepdim=True).clamp(min=1e-6)
         return Data(
@@ -92,9 +92,9 @@ class Data:
         clips = clips.to(self.z_BCTHW.device)
         z, keep = self.z_BCTHW[clips], self.keep_BTHW[clips]
         if reading == "dense":
-            return pack_latents(Latents(values=z))
+            return pack_latents(z)
         if reading == "hold":
-            return pack_latents(Latents(values=hold(z * keep[:, None], keep)))
+            return pack_latents(hold(z * keep[:, None], keep))
         return pack_kept(z, lot(keep, rng) if reading == "random" else keep)
 
 

@@ -15,10 +15,8 @@ __version__ = "0.1.0"
 _DOORS = {  # public name -> the module that holds it; opened on first use, so `import inlay` stays light
     "Tokenizer": "inlay.tokenizer",
     "open": "inlay.container",
-    "Video": "inlay.types",
-    "Latents": "inlay.types",
-    "KeepMask": "inlay.types",
-    "Tokens": "inlay.types",
+    "Video": "inlay.video.frames",
+    "Tokens": "inlay.container.tokens",
     "read_video": "inlay.video",
     "write_video": "inlay.video",
     "InlayError": "inlay.errors",
@@ -26,8 +24,6 @@ _DOORS = {  # public name -> the module that holds it; opened on first use, so `
 
 __all__ = [
     "InlayError",
-    "KeepMask",
-    "Latents",
     "Tokenizer",
     "Tokens",
     "Video",
@@ -39,10 +35,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from inlay.container import open
+    from inlay.container.tokens import Tokens
     from inlay.errors import InlayError
     from inlay.tokenizer import Tokenizer
-    from inlay.types import KeepMask, Latents, Tokens, Video
     from inlay.video import read_video, write_video
+    from inlay.video.frames import Video
 
 
 def __getattr__(name: str) -> Any:

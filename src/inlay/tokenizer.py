@@ -18,14 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.backbones import WEIGHTS, Backbone, BackboneSpec, default_tau, is_saved_model, load_backbone, resolve
+from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError, pick
 from inlay.fill import FILLS, Fill, Lit, load_lit
 from inlay.kernels import Replay, compile_halves
 from inlay.masking import MaskConfig, Profile, keep_mask
-from inlay.types import Latents, Recipe, Span, Tokens, Video, VideoInfo
+from inlay.types import Recipe, Span, VideoInfo
+from inlay.video.frames import Video
 
 if TYPE_CHECKING:
-    from inlay.stream import StreamDecoder
+    from inlay.codec import StreamDecoder
 
 CLIP_FRAMES = 33  # frames encoded together; a longer video is a row of such chunks
 LITS = {"lit": "lit", "lit-paper": "lit-paper"}  # fill name -> suffix of the weight file beside the backbone's
@@ -122,7 +124,7 @@ class Tokenizer:
         x_BCTHW = self.pixels(clips)
         z_BCTHW = self.latents(x_BCTHW)
         config = MaskConfig(tau=recipe.tau, criterion=recipe.criterion, reference=recipe.reference)
-        keep_BTHW = keep_mask(z_BCTHW, config, x_BCTHW).keep
+        keep_BTHW = keep_mask(z_BCTHW, config, x_BCTHW)
         return [
             _gather(z, keep, clip, recipe)
             for z, keep, clip in zip(z_BCTHW.float().cpu(), keep_BTHW.cpu(), clips, strict=True)
@@ -176,10 +178,10 @@ class Tokenizer:
 
     # --- fill and decode --------------------------------------------------------------------------------------------
 
-    def fill(self, tokens: Tokens, fill: str | None = None) -> Latents:
+    def fill(self, tokens: Tokens, fill: str | None = None) -> Tensor:
         """Dense latents, a drop-in for the backbone's own; kept cells as stored, the rest inlaid."""
         decoder = self.stream_decoder(fill)
-        return Latents(values=torch.cat([decoder.fill(chunk) for chunk in tokens.chunks()], dim=2))
+        return torch.cat([decoder.fill(chunk) for chunk in tokens.chunks()], dim=2)
 
     def fill_chunk(self, tokens: Tokens, fill: str | None = None) -> Tensor:
         """[1, C, T, H, W] of one chunk that stands alone."""
@@ -212,7 +214,7 @@ class Tokenizer:
 
     def stream_decoder(self, fill: str | None = None) -> StreamDecoder:
         """What decodes chunks that may go on from one another."""
-        from inlay.stream import StreamDecoder
+        from inlay.codec import StreamDecoder
 
         return StreamDecoder(self, fill=fill)
 

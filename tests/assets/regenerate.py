@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from inlay import container
-from inlay.types import Recipe, Span, Tokens, VideoInfo
+from inlay.container.tokens import Tokens
+from inlay.types import Recipe, Span, VideoInfo
 
 HERE = Path(__file__).parent
 

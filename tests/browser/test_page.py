@@ -83,7 +83,7 @@ def visit(chromium: Any, address: str) -> Iterator[Any]:
 
 def test_the_whole_path_by_clicks(visit: Any, clip: Path, tmp_path: Path) -> None:
     import inlay.container
-    from inlay.app.cli import main
+    from inlay.cli.main import main
     from inlay.video import read_video
     from inlay.web.painting import GAP, HEAD
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from inlay.study.report import html_report
-from tests.rooms.test_report import section
+from inlay.research.studies.report import html_report
+from tests.units.test_report import section
 
 CHROMIUM = os.environ.get("INLAY_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import inlay
-from inlay.app.cli import main
+from inlay.cli.main import main
 from inlay.video import open_video, read_video, write_video
 from tests.conftest import moving_square
 
@@ -370,7 +370,7 @@ def test_missing_extra_is_code_5(run, clip: str, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError])
 def test_trouble_half_way_leaves_a_sound_part(run, clip: str, tmp_path: Path, monkeypatch, trouble) -> None:
-    from inlay.stream import StreamEncoder
+    from inlay.codec import StreamEncoder
 
     whole = StreamEncoder._tokens
     calls = []

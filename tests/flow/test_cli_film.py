@@ -6,13 +6,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inlay.app import letters
-from inlay.app.chart import LINE, NOW, RunningCurve
-from inlay.app.film import compose, frame_keep_rates, lit, shots
-from inlay.app.letters import bitmap
+from inlay.cli import letters
+from inlay.cli.chart import LINE, NOW, RunningCurve
+from inlay.cli.film import compose, frame_keep_rates, lit, shots
+from inlay.cli.letters import bitmap
+from inlay.codec.config import slot_of_frame
+from inlay.container.tokens import Tokens
 from inlay.errors import ShapeError
-from inlay.stream.config import slot_of_frame
-from inlay.types import Recipe, Span, Tokens, Video, VideoInfo
+from inlay.types import Recipe, Span, VideoInfo
+from inlay.video.frames import Video
 from inlay.video.lighting import EDGE
 from tests.conftest import moving_square
 

@@ -20,8 +20,9 @@ import torch
 from inlay import container
 from inlay.container import TokenReader, as_stored, to_bytes
 from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, PREFIX_BYTES, pack_prefix, seal
+from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError
-from inlay.types import Recipe, Span, Tokens, VideoInfo
+from inlay.types import Recipe, Span, VideoInfo
 
 SLOTS, ROWS, COLUMNS, CHANNELS, CHUNKS = 2, 2, 3, 2, 3
 

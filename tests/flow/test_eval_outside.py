@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inlay.app.cli import main
+from inlay.cli.main import main
 from inlay.video import write_video
 from tests.conftest import moving_square
 

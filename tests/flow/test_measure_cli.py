@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from inlay.app.cli import main
-from inlay.study.datasets import ORIGINS, ClipSpec, open_data
+from inlay.cli.main import main
+from inlay.research.studies.datasets import ORIGINS, ClipSpec, open_data
 from tests.conftest import moving_square, still
 
 SMALL = ["--backbone", "mini-untrained", "--side", "32", "--frames", "9", "--device", "cpu"]

@@ -10,11 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.container import TokenWriter
-from inlay.errors import ConfigError, ShapeError, UsageError
-from inlay.fill import Lit, LitConfig
-from inlay.masking import Budget, Profile, latent_l1
-from inlay.stream import (
+from inlay.codec import (
     MODES,
     StreamConfig,
     StreamDecoder,
@@ -24,8 +20,13 @@ from inlay.stream import (
     mode_of,
     paper,
 )
+from inlay.container import TokenWriter
+from inlay.container.tokens import Tokens
+from inlay.errors import ConfigError, ShapeError, UsageError
+from inlay.fill import Lit, LitConfig
+from inlay.masking import Budget, Profile, latent_l1
 from inlay.tokenizer import Tokenizer
-from inlay.types import Tokens, Video
+from inlay.video.frames import Video
 from tests.conftest import moving_square, still
 
 PLAIN = StreamConfig(key_seconds=0, cuts=False)

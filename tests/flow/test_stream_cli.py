@@ -17,11 +17,11 @@ import pytest
 import torch
 
 import inlay
-from inlay.app.cli import main
+from inlay.cli.main import main
+from inlay.codec import mode_of
 from inlay.container import TokenReader, unfinished
-from inlay.stream import mode_of
-from inlay.types import Video
 from inlay.video import read_video, write_video
+from inlay.video.frames import Video
 from tests.conftest import moving_square, still
 
 MODEL = ["--backbone", "mini-untrained", "--device", "cpu"]
@@ -277,7 +277,7 @@ def test_a_terminated_decode_leaves_nothing_half_written(tmp_path: Path) -> None
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there SIGTERM ends a process at once")
 def test_a_second_sigterm_does_not_interrupt_what_the_first_began() -> None:
-    words = "import os, signal\nfrom inlay.app.cli import _terminate\nfrom inlay.errors import Terminated\n"
+    words = "import os, signal\nfrom inlay.cli.main import _terminate\nfrom inlay.errors import Terminated\n"
     words += "ask = lambda: os.kill(os.getpid(), signal.SIGTERM)\nsignal.signal(signal.SIGTERM, _terminate)\n"
     words += "try:\n    ask()\nexcept Terminated:\n    ask()\n    print('put away')\n"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True)
@@ -303,7 +303,7 @@ def test_what_is_left_of_a_killed_encode_can_be_decoded(run, made: Path, tmp_pat
 
 
 def test_interrupting_a_live_stream_ends_it(run, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inlay.stream import StreamEncoder
+    from inlay.codec import StreamEncoder
 
     whole, calls = StreamEncoder._tokens, []
 
@@ -359,8 +359,8 @@ def test_curve_of_an_encode(run, made: Path, tmp_path: Path) -> None:
 
 def test_curves_of_clips_and_of_a_stream_in_one_picture(tiny_tokenizer, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from inlay.app.curve import draw_curves
-    from inlay.stream import StreamConfig, StreamEncoder, keep_curve
+    from inlay.cli.curve import draw_curves
+    from inlay.codec import StreamConfig, StreamEncoder, keep_curve
 
     def curve(mode: str):
         config = StreamConfig(mode=mode, key_seconds=0)

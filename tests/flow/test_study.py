@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from inlay.app.cli import main
+from inlay.cli.main import main
 from inlay.errors import UsageError
 from inlay.measure import MeasureConfig
-from inlay.study.catalogue import STUDIES, read_sections, run_all, run_study, write_page
-from inlay.study.datasets import ClipSpec, open_data
-from inlay.study.evaluate import Bench, collect
-from inlay.study.records import Record, Store
-from inlay.study.rules import Setting
-from inlay.study.workspace import Workspace
+from inlay.research.studies.catalogue import STUDIES, read_sections, run_all, run_study, write_page
+from inlay.research.studies.datasets import ClipSpec, open_data
+from inlay.research.studies.evaluate import Bench, collect
+from inlay.research.studies.records import Record, Store
+from inlay.research.studies.rules import Setting
+from inlay.research.studies.workspace import Workspace
 from inlay.tokenizer import Tokenizer
 from tests.conftest import moving_square
 
@@ -128,7 +128,7 @@ def test_networks_given_by_hand_are_compared_with_the_first_of_them(
 
 
 def test_a_command_is_told_without_the_places_of_this_machine() -> None:
-    from inlay.app.commands.study import _public
+    from inlay.cli.commands.study import _public
 
     words = ["study", "/a/b/davis", "--lit", "one=/a/b/c.safetensors", "two=runs/d", "--out=../e", "/a=b/c/d", "/f"]
     told = ["study", "b/davis", "--lit", "one=b/c.safetensors", "two=runs/d", "--out=../e", "c/d", "f"]
@@ -338,6 +338,7 @@ def test_study_by_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_studies_open_without_optional_packages() -> None:
-    code = "import sys, inlay.study.catalogue; print([m for m in ('av', 'typer', 'matplotlib', 'cv2', 'rich', 'scipy') "
+    heavy = "('av', 'typer', 'matplotlib', 'cv2', 'rich', 'scipy')"
+    code = f"import sys, inlay.research.studies.catalogue; print([m for m in {heavy} "
     done = subprocess.run([sys.executable, "-c", code + "if m in sys.modules])"], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inlay.app.cli import main
+from inlay.cli.main import main
 from inlay.errors import ConfigError, VideoError
 from inlay.measure import MeasureConfig
-from inlay.study.catalogue import read_sections, run_study
-from inlay.study.datasets import ClipSpec, open_data
-from inlay.study.evaluate import Bench
-from inlay.study.readings import Reading
-from inlay.study.records import Record, Store
-from inlay.study.sections import missing_notes
-from inlay.study.workspace import Workspace
+from inlay.research.studies.catalogue import read_sections, run_study
+from inlay.research.studies.datasets import ClipSpec, open_data
+from inlay.research.studies.evaluate import Bench
+from inlay.research.studies.readings import Reading
+from inlay.research.studies.records import Record, Store
+from inlay.research.studies.sections import missing_notes
+from inlay.research.studies.workspace import Workspace
 from inlay.tokenizer import Tokenizer
 from tests.conftest import moving_square
 

@@ -11,7 +11,7 @@ import torch
 from inlay.errors import ConfigError, MissingError, UsageError
 from inlay.fill import Lit, LitConfig
 from inlay.tokenizer import Tokenizer, pick_device
-from inlay.types import Video
+from inlay.video.frames import Video
 from tests.conftest import moving_square, still
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from inlay.app.commands.train import app
+from inlay.cli.commands.train import app
 from inlay.errors import UsageError, VideoError
 from inlay.train.config import option_fields
 from tests.conftest import moving_square

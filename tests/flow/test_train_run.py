@@ -513,7 +513,7 @@ def test_each_clip_is_masked_by_its_own_tau(tiny_mini: Any) -> None:
     tau_B = torch.tensor([0.01, 0.05])
     keep = masks(z, tau_B, criterion="latent-l1", reference="last-kept")
     for i in range(2):
-        want = keep_mask(z[i : i + 1], MaskConfig(tau=float(tau_B[i]))).keep
+        want = keep_mask(z[i : i + 1], MaskConfig(tau=float(tau_B[i])))
         assert torch.equal(keep[i : i + 1], want)
 
 
@@ -545,7 +545,7 @@ def test_latents_are_kept_on_disk(tmp_path: Path, tiny_mini: Any) -> None:
 def test_psnr_is_what_the_measure_room_says() -> None:
     from inlay.measure import compare
     from inlay.train.validate import psnr, to_bytes
-    from inlay.types import Video
+    from inlay.video.frames import Video
 
     x = ResidentClips([moving_square(5, 32, 32).frames]).cut(ValidationSet.of(clips(), smoke()).draws[0])[None]
     y = (x + 0.1 * torch.randn_like(x)).clamp(-1, 1)

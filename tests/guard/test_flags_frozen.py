@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import typer
 
-from inlay.app.cli import COMMANDS, app
-from inlay.app.options import CHOICES
+from inlay.cli.main import COMMANDS, app
+from inlay.cli.options import CHOICES
 
 MODEL = {"--backbone", "--weights", "--device", "--dtype", "--fill"}
 MASK = {"--tau", "--criterion", "--reference"}
@@ -135,9 +135,9 @@ def test_every_flag_and_argument_explains_itself() -> None:
 
 
 def library_choices() -> dict[str, set[str]]:
+    from inlay.codec import AUTO, MODES
     from inlay.fill import FILLS
     from inlay.masking import CRITERIA, REFERENCES
-    from inlay.stream import AUTO, MODES
     from inlay.tokenizer import LITS
     from inlay.types import PRECISIONS
 
@@ -167,7 +167,7 @@ def test_defaults_are_the_librarys_defaults(command: str) -> None:
 
 
 def test_streaming_defaults_are_the_librarys() -> None:
-    from inlay.stream import StreamConfig
+    from inlay.codec import StreamConfig
 
     given = inspect.signature(COMMANDS["encode"]).parameters
     flags = {"mode": "streaming", "chunk_frames": "chunk", "key_seconds": "key_every", "cuts": "cuts", "noise": "noise"}

@@ -35,7 +35,7 @@ def test_import_inlay_is_light() -> None:
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_help_and_version_are_light_and_quick(flag: str) -> None:
-    code = f"from inlay.app.cli import main; assert main(['{flag}']) == 0"
+    code = f"from inlay.cli.main import main; assert main(['{flag}']) == 0"
     answers = [probe(code)]
     while min(a["seconds"] for a in answers) >= 0.5 and len(answers) < 4:  # a busy machine may need another try
         answers.append(probe(code))
@@ -46,7 +46,7 @@ def test_help_and_version_are_light_and_quick(flag: str) -> None:
 
 def test_every_command_explains_itself_without_torch() -> None:
     code = (
-        "from inlay.app.cli import COMMANDS, GROUPS, main;"
+        "from inlay.cli.main import COMMANDS, GROUPS, main;"
         " assert not any(main([name, '--help']) for name in [*COMMANDS, *GROUPS])"
     )
     assert not HEAVY & set(probe(code)["modules"])

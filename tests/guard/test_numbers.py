@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from inlay.app.cli import main
+from inlay.cli.main import main
 from inlay.weightfile import load_weights
 from tests.guard.tree import ROOT
 

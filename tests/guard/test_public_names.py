@@ -6,7 +6,7 @@ from __future__ import annotations
 import inlay
 
 PUBLIC = {
-    "__version__", "Tokenizer", "open", "Video", "Latents", "KeepMask", "Tokens", "read_video", "write_video",
+    "__version__", "Tokenizer", "open", "Video", "Tokens", "read_video", "write_video",
     "InlayError",
 }  # fmt: skip
 

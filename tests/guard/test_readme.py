@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inlay.app.cli import COMMANDS, GROUPS, main
+from inlay.cli.main import COMMANDS, GROUPS, main
 from tests.guard.tree import ROOT
 
 RUN = {"encode", "decode", "info", "verify", "view", "compare"}

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
-from inlay.backbones.winograd import Conv3x3
 from inlay.errors import ConfigError
+from inlay.kernels.winograd import Conv3x3
 from inlay.weightfile import hash_weights
 
 TIME, SPACE, FOLD = 4, 4, 2  # frames a slot, pixels a block side at the first stage, and once more

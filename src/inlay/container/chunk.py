@@ -16,8 +16,9 @@ from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, MAX_CELLS, MAX_S
 from inlay.container.mask import pack_mask, unpack_mask
 from inlay.container.q8 import pack_q8, unpack_q8
 from inlay.container.quantise import choose_steps, dequantise, quantise, round_steps
+from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
-from inlay.types import Span, Tokens, VideoInfo
+from inlay.types import Span, VideoInfo
 
 Mask = NDArray[np.bool_]
 

@@ -41,7 +41,6 @@ class FileHeader:
     file_bytes: int | None = None
     version: str = f"{layout.MAJOR}.{layout.MINOR}"  # of the format; stands before the JSON, not in it
     library_version: str = inlay.__version__
-    created_by: str = "inlay"
 
     def pack(self) -> bytes:
         """The beginning of a file, as long whether the counts are known or not: they are filled in at the end."""
@@ -70,7 +69,7 @@ class FileHeader:
             "precision": r.precision,
             "fill": r.fill,
             "library_version": self.library_version,
-            "created_by": self.created_by,
+            "created_by": r.created_by,
         }
         if r.streaming != "clips":  # what goes without saying is not said: files of clips are older than this key
             fields["streaming"] = r.streaming
@@ -99,7 +98,6 @@ class FileHeader:
             file_bytes=fields.count("file_bytes"),
             version=version,
             library_version=fields.text("library_version"),
-            created_by=fields.text("created_by"),
         )
 
 
@@ -190,4 +188,5 @@ class _Fields:
             streaming=self.text("streaming") if self.has("streaming") else "clips",
             time_stride=self.whole("time_stride", MAX_STRIDE),
             space_stride=space_stride,
+            created_by=self.text("created_by"),
         )

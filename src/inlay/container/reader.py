@@ -12,8 +12,9 @@ from inlay.container.header import FileHeader
 from inlay.container.layout import TIMES, ChunkHead, sealed
 from inlay.container.scan import contents, read_head
 from inlay.container.source import ByteSource, Source
+from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError
-from inlay.types import Recipe, Span, Tokens, VideoInfo
+from inlay.types import Recipe, Span, VideoInfo
 
 _CURE = "fetch the file again, or read its intact part with --keep-going (keep_going=True)"
 

@@ -16,8 +16,9 @@ from inlay.container.chunk import STORAGE, check_head, pack_chunk
 from inlay.container.header import FileHeader
 from inlay.container.layout import CRC_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
 from inlay.container.resume import Unfinished, part_of
+from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, TokenFileError, UsageError, pick
-from inlay.types import Recipe, Tokens, VideoInfo
+from inlay.types import Recipe, VideoInfo
 
 _SHARED = ("backbone", "weight_hash", "time_stride", "space_stride")  # what a file says once for all its chunks
 
@@ -58,12 +59,11 @@ class TokenWriter:
         recipe: Recipe,
         force: bool = False,
         steps: Tensor | None = None,
-        created_by: str = "inlay",
         keep_part: bool = False,
         resume: Unfinished | None = None,
     ) -> None:
         pick("precision", recipe.precision, STORAGE)
-        self.info, self.recipe, self.steps, self.created_by = info, recipe, steps, created_by
+        self.info, self.recipe, self.steps = info, recipe, steps
         self._keep_part = keep_part
         self.header: FileHeader | None = None  # known with the first chunk
         self._entries: list[Entry] = []
@@ -157,7 +157,6 @@ class TokenWriter:
             columns=columns,
             channels=part.channels,
             recipe=self.recipe,
-            created_by=self.created_by,
         )
         try:  # a header that could not be read back must not be written
             FileHeader.unpack(header.pack()[PREFIX_BYTES:-CRC_BYTES])
@@ -183,10 +182,10 @@ class TokenWriter:
     def _take_up(self, path: Path, left: Unfinished, *, force: bool) -> BinaryIO:
         """The part as it stood before its last key chunk, ready for more."""
         _check_target(path, force=force)
-        if left.header.recipe != self.recipe or left.header.created_by != self.created_by:
+        if left.header.recipe != self.recipe:
             raise UsageError(
-                f"{left.path} was begun with other settings ({_settings(left.header.created_by, left.header.recipe)}) "
-                f"than these ({_settings(self.created_by, self.recipe)}); give the same, or --force and not --resume"
+                f"{left.path} was begun with other settings ({_settings(left.header.recipe)}) "
+                f"than these ({_settings(self.recipe)}); give the same, or --force and not --resume"
             )
         self.header, self._times = left.header, left.times
         self._entries, self._at = list(left.entries), left.end
@@ -222,8 +221,8 @@ def _show(values: tuple[object, ...]) -> str:
     return f"({', '.join(map(str, values))})"
 
 
-def _settings(created_by: str, r: Recipe) -> str:
-    return f"{created_by}; {r.backbone} {r.weight_hash}, tau {r.tau:g}, {r.criterion}, {r.reference}, {r.precision}"
+def _settings(r: Recipe) -> str:
+    return f"{r.created_by}; {r.backbone} {r.weight_hash}, tau {r.tau:g}, {r.criterion}, {r.reference}, {r.precision}"
 
 
 def _create(path: Path, *, force: bool) -> BinaryIO:

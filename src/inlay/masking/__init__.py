@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latents in, KeepMask out: marks the cells that changed since their reference."""
+"""Choose which cells to keep: those that changed since their reference."""
 
 from inlay.masking.budget import KINDS, Bucket, Budget, Solution, largest_tau, smallest_tau
 from inlay.masking.criteria import CRITERIA, latent_cosine, latent_l1, latent_l2, pixel_grid
 from inlay.masking.profile import Profile
-from inlay.masking.reference import REFERENCES, MaskConfig, MaskState, keep_mask, scan
+from inlay.masking.reference import REFERENCES, MaskConfig, MaskState, keep_mask, keep_rate_of, scan
 from inlay.masking.select import Selection, Selector, SelectState
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Selector",
     "Solution",
     "keep_mask",
+    "keep_rate_of",
     "largest_tau",
     "latent_cosine",
     "latent_l1",

@@ -12,7 +12,7 @@ from torch import Tensor
 from inlay.errors import ConfigError, ShapeError, pick
 from inlay.kernels.scan import fused_scan, is_safe
 from inlay.masking.criteria import CRITERIA, Distance, pixel_grid
-from inlay.types import KeepMask, describe
+from inlay.types import describe
 
 MaskState = Tensor  # [B, C, H, W] what the next slot is compared with
 
@@ -69,13 +69,18 @@ def plain_scan(z_BCTHW: Tensor, config: MaskConfig, state: MaskState | None = No
     return torch.stack(keep, dim=1), state
 
 
-def keep_mask(z_BCTHW: Tensor, config: MaskConfig, pixels_BCTHW: Tensor | None = None) -> KeepMask:
-    """The mask of whole clips; `pixels` are needed by the criterion pixel-l1 only."""
+def keep_rate_of(keep_BTHW: Tensor) -> float:
+    """Kept cells over all cells of a mask."""
+    return keep_BTHW.sum().item() / keep_BTHW.numel()
+
+
+def keep_mask(z_BCTHW: Tensor, config: MaskConfig, pixels_BCTHW: Tensor | None = None) -> Tensor:
+    """[B, T, H, W] bool, the cells of whole clips to keep; `pixels` are needed by the criterion pixel-l1 only."""
     if z_BCTHW.ndim != 5:
         raise ShapeError(f"latents are [B, C, T, H, W]; got {describe(z_BCTHW)}")
     if config.criterion == "pixel-l1":
         if pixels_BCTHW is None:
             raise ConfigError("the criterion pixel-l1 compares pixels, and none were given; pass the clip's pixels")
         t, h, w = z_BCTHW.shape[2:]
-        return KeepMask(keep=scan(pixel_grid(pixels_BCTHW, (t, h, w)), config)[0])
-    return KeepMask(keep=scan(z_BCTHW, config)[0])
+        return scan(pixel_grid(pixels_BCTHW, (t, h, w)), config)[0]
+    return scan(z_BCTHW, config)[0]

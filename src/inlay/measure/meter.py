@@ -11,7 +11,7 @@ from typing import Any
 from inlay.errors import InlayError, ShapeError, UsageError, pick
 from inlay.measure.base import Gauge, MeasureConfig, Score
 from inlay.measure.table import METRICS, PAIR_METRICS, SET_METRICS
-from inlay.types import Video
+from inlay.video.frames import Video
 
 Pieces = Video | Iterable[Video]  # a whole video, or one in pieces
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inlay.container.tokens import Tokens
 from inlay.errors import UsageError
-from inlay.types import Tokens, VideoInfo
+from inlay.types import VideoInfo
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inlay.container.tokens import Tokens
 from inlay.errors import ShapeError, UsageError
 from inlay.pack.rope import grid_positions
-from inlay.types import Latents, Tokens, describe
+from inlay.types import describe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -142,12 +143,12 @@ def pack(clips: Sequence[Tokens]) -> Packed:
     )
 
 
-def pack_latents(latents: Latents) -> Packed:
+def pack_latents(z_BCTHW: Tensor) -> Packed:
     """Dense latents as if every cell were a token: the same model can then read either."""
-    B, C, T, H, W = latents.values.shape
-    cells, device = T * H * W, latents.values.device
+    B, C, T, H, W = z_BCTHW.shape
+    cells, device = T * H * W, z_BCTHW.device
     return Packed(
-        values=latents.values.movedim(1, -1).reshape(B * cells, C),
+        values=z_BCTHW.movedim(1, -1).reshape(B * cells, C),
         positions=grid_positions(T, H, W, device=device).repeat(B, 1),
         run_lengths=torch.ones(B * cells, dtype=torch.int64, device=device),
         cu_seqlens=_ends([cells] * B).to(device),

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, ShapeError
-from inlay.types import Tokens, describe
+from inlay.types import describe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inlay.codec import StreamConfig
 from inlay.errors import ConfigError, MissingError, pick
 from inlay.masking import Budget, MaskConfig
 from inlay.scale.layout import FORMATS, TAR
-from inlay.stream import StreamConfig
 from inlay.types import PRECISIONS
 from inlay.video import Geometry
 

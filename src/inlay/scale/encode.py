@@ -10,15 +10,16 @@ from typing import IO, Any, BinaryIO, cast
 
 from torch import Tensor
 
+from inlay.codec import StreamConfig, StreamEncoder, WholeVideo
 from inlay.container import TokenWriter
+from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, VideoError
 from inlay.scale.config import TokenizeConfig
 from inlay.scale.feed import Feed
 from inlay.scale.layout import LatentMoments, VideoRecord, video_key
 from inlay.scale.store import OutputError, check_scratch
-from inlay.stream import StreamConfig, StreamEncoder, WholeVideo
 from inlay.tokenizer import Tokenizer
-from inlay.types import Tokens, Video
+from inlay.video.frames import Video
 
 IN_MEMORY = 1 << 24  # bytes of a token file that stay off the disk until its shard is written
 
@@ -79,9 +80,7 @@ def _encode(index: int, feed: Feed, tokenizer: Tokenizer, config: TokenizeConfig
     for chunk in passes.chunks(feed):
         if writer is None:
             info = chunk.info
-            writer = TokenWriter(
-                cast(BinaryIO, file), info=chunk.info, recipe=chunk.recipe, created_by=passes.stream.maker
-            )
+            writer = TokenWriter(cast(BinaryIO, file), info=chunk.info, recipe=chunk.recipe)
         writer.append(chunk)
         frames, tokens, cells = frames + chunk.info.frames, tokens + len(chunk), cells + chunk.cells
     if writer is None or info is None:

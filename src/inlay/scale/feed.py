@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from inlay.scale.fetch import fetched
 from inlay.scale.sources import SourceItem
-from inlay.types import Video
 from inlay.video import open_video
+from inlay.video.frames import Video
 
 PIECE_BYTES = 1 << 24  # of pixels; large frames come in fewer at a time
 AHEAD = 3  # pieces that wait for the network

@@ -11,8 +11,8 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 
 from inlay.scale.engine import RunConfig, gpus, worker_count
-from inlay.scale.hands import STILLBORN, Hand, warm_up
 from inlay.scale.plan import Shard
+from inlay.scale.processes import STILLBORN, Hand, warm_up
 from inlay.scale.worker import Task, Told
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay.errors import InlayError
-from inlay.scale.hands import STILLBORN, Hand, portable, warm_up
+from inlay.scale.processes import STILLBORN, Hand, portable, warm_up
 
 WATCH_SECONDS = 0.5
 

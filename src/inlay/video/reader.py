@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from inlay.errors import UsageError, VideoError
-from inlay.types import Video
 from inlay.video.decoder import Decoder, video_stream
+from inlay.video.frames import Video
 from inlay.video.geometry import Geometry, as_geometry
 from inlay.video.pixels import Converter
 from inlay.video.source import Input, Source

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from inlay.errors import UsageError
-from inlay.types import Video
 from inlay.video.canvas import Array, Canvas, noise, smoothstep
+from inlay.video.frames import Video
 
 _PAN = 0.32  # how far the demo's camera travels, in picture heights
 _FINE = 2  # the still layers are painted this much finer, so that the camera can move by half pixels

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError, VideoError
-from inlay.types import Video
+from inlay.video.frames import Video
 from inlay.video.source import pyav
 
 SUFFIX = ".webp"

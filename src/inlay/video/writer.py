@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from inlay.errors import ConfigError, ShapeError, UsageError, VideoError
-from inlay.types import Video
+from inlay.video.frames import Video
 from inlay.video.pixels import careful_bicubic
 from inlay.video.source import pyav
 from inlay.video.target import CONTAINERS, STDOUT, check_target

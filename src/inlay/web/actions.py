@@ -14,9 +14,9 @@ from inlay.errors import InlayError, UsageError
 from inlay.tokenizer import Tokenizer
 from inlay.web import showing
 from inlay.web.clips import built_in
-from inlay.web.desk import Desk
 from inlay.web.limits import Limits
 from inlay.web.session import Advance, Session
+from inlay.web.sessions import Desk
 
 BY_TAU, BY_KEEP = "threshold (tau)", "keep rate"
 log = logging.getLogger(__name__)

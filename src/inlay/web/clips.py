@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from inlay.errors import pick
-from inlay.types import Video
+from inlay.video.frames import Video
 
 FRAMES, SIDE = 33, 256
 

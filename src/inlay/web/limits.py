@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inlay.errors import ConfigError, TokenFileError, UsageError, VideoError
-from inlay.types import Video
+from inlay.video.frames import Video
 
 MB = 1 << 20
 MOST_RATE = 60  # frames a second; a clip of many more is as dear as a long one

@@ -79,8 +79,8 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
         with _environment(QUIET | {"GRADIO_TEMP_DIR": str(folder / "files")}):
             require("gradio", extra="web")
             from inlay.web.actions import Actions
-            from inlay.web.desk import Desk
             from inlay.web.page import build
+            from inlay.web.sessions import Desk
 
             files = folder / "files"
             files.mkdir()
@@ -97,8 +97,8 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
     from gradio.themes import Default
     from starlette.middleware import Middleware
 
-    from inlay.web.fence import Fence
     from inlay.web.page import STYLE
+    from inlay.web.request_filter import Fence
 
     plain = ["system-ui", "sans-serif"]  # fonts that every machine has: none is fetched
     page.queue(max_size=config.waiting, api_open=False)

@@ -16,13 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from inlay.codec import KeepCurve, WholeVideo, keep_curve, slot_of_frame
 from inlay.container import TokenReader, TokenWriter
+from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, UsageError
 from inlay.masking import Budget
 from inlay.measure import MeasureConfig, compare
-from inlay.stream import KeepCurve, WholeVideo, keep_curve, slot_of_frame
 from inlay.tokenizer import CLIP_FRAMES, Tokenizer
-from inlay.types import Tokens, Video
+from inlay.video.frames import Video
 from inlay.web.limits import Limits, open_token_file, plain_reason, read_clip
 
 Advance = Callable[[float, str], None]  # share done, what is being done
@@ -177,9 +178,7 @@ class Session:
         start = time.perf_counter()
         path = self._place(Path(name).stem, ".inlay")
         first = choice.chunks[0]
-        assert self.latents is not None, "a choice without a file comes from latents"
-        maker = self.latents.config.maker
-        with TokenWriter(path, info=first.info, recipe=first.recipe, force=True, created_by=maker) as writer:
+        with TokenWriter(path, info=first.info, recipe=first.recipe, force=True) as writer:
             for chunk in choice.chunks:
                 writer.append(chunk)
         return path, time.perf_counter() - start

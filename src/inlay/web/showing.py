@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from inlay.types import Video
+from inlay.video.frames import Video
 from inlay.web import painting
 from inlay.web.session import Choice, Result, Session
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from inlay.backbones import WEIGHTS
+from inlay.codec import StreamDecoder
+from inlay.container.tokens import Tokens
 from inlay.errors import MissingError, pick
 from inlay.fill import FILLS, Fill, Lit, load_lit
 from inlay.scale.layout import VideoRecord
-from inlay.stream import StreamDecoder
 from inlay.tokenizer import LITS, Tokenizer
-from inlay.types import Tokens
 
 MAKERS_CHOICE = "auto"
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from inlay.container import open as open_tokens
+from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
 from inlay.pack import Packed, pack
 from inlay.scale.layout import VideoRecord
@@ -18,7 +19,6 @@ from inlay.scale.reading.dense import DenseConfig, Densifier
 from inlay.scale.reading.fetch import Fetched
 from inlay.scale.reading.files import as_file
 from inlay.scale.reading.members import Member, TokenSet, record_of
-from inlay.types import Tokens
 
 MODES = {
     "sparse": "TokenSample: the kept cells with their mask",

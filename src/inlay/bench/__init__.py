@@ -1,7 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""A tokenizer and sizes in, warm timings of every stage out, beside what the machine could do at best."""
-
-from inlay.bench.config import SIZES, BenchConfig
-from inlay.bench.run import bench, table
-
-__all__ = ["SIZES", "BenchConfig", "bench", "table"]

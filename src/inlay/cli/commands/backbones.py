@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing in, a table of the backbones that have a name out: licence, size, strides, and which weights are here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inlay.cli import options
+from inlay.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from inlay.backbones import Entry
+
+
+def backbones(json: options.Json = False) -> None:
+    """List the backbones that can be named.
+
+    Besides these: a folder that diffusers saved, and module:Class for one of your own (docs/backbones.md).
+    """
+    from inlay.backbones import BACKBONES
+
+    records = {name: record(entry) for name, entry in BACKBONES.items()}
+    Screen(json=json).show({"backbones": records}, [(name, line(r)) for name, r in records.items()])
+
+
+def record(entry: Entry) -> dict[str, Any]:
+    return {
+        "about": entry.about,
+        "licence": entry.licence,
+        "million_parameters": entry.million,
+        "channels": entry.channels,
+        "strides": entry.strides,
+        "tau": entry.tau,
+        "repository": entry.source.repo if entry.source else None,
+        "weights": weights_of(entry),
+    }
+
+
+def weights_of(entry: Entry) -> str:
+    """Where they are: shipped, cached, or to be fetched."""
+    if entry.source is None:
+        return "shipped"
+    from inlay.backbones.hub import cached
+    from inlay.errors import MissingError
+
+    try:
+        return "cached" if cached(entry.source) else "to fetch, gated" if entry.source.gated else "to fetch"
+    except MissingError:
+        return "to fetch; needs pip install 'inlay[hf]'"
+
+
+def line(r: dict[str, Any]) -> str:
+    strides = "x".join(map(str, r["strides"]))
+    size = f"{r['million_parameters']:.1f} M"
+    return f"{strides:>7} {r['channels']:>4} ch {size:>8}  {r['weights']:<16} {r['about']}; {r['licence']}"

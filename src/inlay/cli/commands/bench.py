@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes in, warm timings of every stage on this machine out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from inlay.cli import options, paths
+from inlay.cli.screen import Screen, plain
+
+
+def bench(
+    sizes: Annotated[
+        str, typer.Option("--sizes", metavar="NAMES", help="256, 480p, 720p or HxW, with commas between.")
+    ] = "256",
+    frames: Annotated[str, typer.Option("--frames", metavar="NUMBERS", help="Clip lengths, with commas.")] = "33",
+    batches: Annotated[str, typer.Option("--batches", metavar="NUMBERS", help="Clips together, with commas.")] = "1",
+    paths_: Annotated[
+        str, typer.Option("--paths", metavar="NAMES", help="eager, fast, compiled (CUDA), with commas between.")
+    ] = "eager,fast",
+    stages: Annotated[
+        str, typer.Option("--stages", metavar="NAMES", help="video, encode, mask, gather, entropy, lit, decode.")
+    ] = "video,encode,mask,gather,entropy,lit,decode",
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", help="Timed runs of each; the median counts.")] = 5,
+    backbone: Annotated[
+        str,
+        typer.Option("--backbone", metavar="NAME", help="As elsewhere, or mini-random, cosmos-360p-random."),
+    ] = "mini",
+    device: options.Device = "auto",
+    dtype: options.Dtype = "float32",
+    out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Also write the record here.")] = None,
+    force: options.Force = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Time every stage on this machine.
+
+    Eager and fast paths in one run, with operations, achieved rate, memory and the least time the machine would need.
+    """
+    if out is not None:
+        paths.output(out, force=force)
+    from inlay.research.bench import BenchConfig, table
+    from inlay.research.bench import bench as run
+    from inlay.research.bench.config import names, numbers
+
+    config = BenchConfig(
+        backbone=backbone, device=device, dtype=dtype, repeats=repeats, sizes=names(sizes),
+        frames=numbers(frames, "--frames"), batches=numbers(batches, "--batches"), paths=names(paths_),
+        stages=names(stages),
+    )  # fmt: skip
+    screen = Screen(json=json, quiet=quiet)
+    record = run(config, note=lambda text: None if json else screen.note(text))
+    if out is not None:
+        _write(out, record)
+    screen.show(record, [("", line) for line in table(record).splitlines()])
+
+
+def _write(path: str, record: dict[str, object]) -> None:
+    import json
+    from pathlib import Path
+
+    Path(path).write_text(json.dumps(plain(record), indent=2) + "\n")

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A token file in, a video out, chunk by chunk."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from inlay.cli import options, paths
+from inlay.cli.screen import Screen
+from inlay.errors import UsageError
+
+
+def decode(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A token file (*.inlay).")],
+    out: Annotated[
+        str | None,
+        typer.Argument(metavar="OUT", help="Video, or - for standard output.  [default: <stem>.decoded.mp4]"),
+    ] = None,
+    start_seconds: options.From = None,
+    end_seconds: options.To = None,
+    fill: options.Fill = None,
+    lossless: options.Lossless = False,
+    crf: options.Crf = 16,
+    weights: options.Weights = None,
+    trust: options.Trust = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "float32",
+    keep_going: options.KeepGoing = False,
+    force: options.Force = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Turn a token file, or the seconds --from to --to of it, back into a video."""
+    start = time.perf_counter()
+    if not 0 <= crf <= 51:
+        raise UsageError(f"--crf is a quality from 0 (best) to 51 (smallest); got {crf:g}")
+    paths.input_tokens(source)
+    target = paths.output_video(out or paths.beside(source, ".decoded.mp4"), force=force, inputs=(source,))
+
+    from inlay.cli.model import Model
+    from inlay.cli.passes import decode_file, tokenizer_of
+    from inlay.codec import cutting
+    from inlay.container import TokenReader
+
+    screen = Screen(json=json, quiet=quiet, results_to_stderr=target == paths.STREAM)
+    with TokenReader(source, keep_going=keep_going) as reader:
+        whole = start_seconds is None and end_seconds is None
+        cut = None if whole else cutting(reader, start_seconds, end_seconds)
+        name = reader.recipe.backbone
+        model = Model(backbone=name, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
+        tokenizer, chosen = tokenizer_of(reader.recipe, model, screen)
+        frames = decode_file(reader, target, tokenizer=tokenizer, fill=chosen, lossless=lossless, crf=crf, force=force,
+                             screen=screen, cut=cut)  # fmt: skip
+        info, problems = reader.info, list(reader.problems)
+    elapsed = time.perf_counter() - start
+    record = {
+        "input": source, "output": target, "frames": frames, "width": info.width, "height": info.height,
+        "fps": info.fps, "fill": chosen, "problems": problems, "device": str(tokenizer.device),
+        "elapsed_seconds": elapsed,
+    }  # fmt: skip
+    rows = [
+        ("video", f"{target}, {frames} frames {info.width}x{info.height} at {float(info.fps):g} fps"),
+        ("fill", chosen),
+        ("took", f"{elapsed:.1f} s on {tokenizer.device}"),
+    ]
+    for problem in problems:
+        screen.note(problem)
+    screen.show(record, rows)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model in, its parts as ONNX or torch.export files out, checked against PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inlay.cli import options
+from inlay.cli.screen import Screen, size_text
+from inlay.errors import UsageError
+
+
+def export(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the files go; made if it is not there.")],
+    parts: Annotated[
+        str, typer.Option("--parts", metavar="NAMES", help="encoder, mask, lit, decoder, with commas between.")
+    ] = "encoder,mask,lit,decoder",
+    form: Annotated[str, typer.Option("--format", metavar="NAME", help="onnx, or torch (torch.export).")] = "onnx",
+    size: Annotated[
+        str, typer.Option("--size", metavar="HxW", help="Height and width a graph is made for.")
+    ] = "256x256",
+    frames: Annotated[int, typer.Option("--frames", metavar="N", help="Frames of a clip.")] = 33,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Clips that go through together.")] = 1,
+    backbone: options.BackboneName = "mini",
+    weights: options.Weights = None,
+    trust: options.Trust = False,
+    force: options.Force = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write the networks as graphs for other runtimes.
+
+    Each file is run once in ONNX Runtime (or read back by torch) and must give PyTorch's answer.
+    """
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{folder}: is a file; give the name of a folder")
+    from inlay.cli.model import Model
+    from inlay.export import ExportConfig
+    from inlay.export import export as run
+    from inlay.research.bench.config import names, size_of
+
+    height, width = size_of(size)
+    config = ExportConfig(parts=names(parts), form=form, height=height, width=width, frames=frames, batch=batch)
+    tokenizer = Model(backbone=backbone, weights=weights, device="cpu", trust=trust).load()
+    target.mkdir(parents=True, exist_ok=True)
+    record = run(tokenizer, target, config, force=force)
+    rows = [
+        (name, f"{row['file']}, {_shapes(row['inputs'])}, {size_text(row['bytes'])}, {_agreement(row['relative'])}")
+        for name, row in record["parts"].items()
+    ]
+    Screen(json=json, quiet=quiet).show(record, rows)
+
+
+def _shapes(inputs: dict[str, list[int]]) -> str:
+    first, *_ = inputs.items()  # the others follow from it
+    return f"{first[0]} {'x'.join(map(str, first[1]))}"
+
+
+def _agreement(relative: float) -> str:
+    return "equal to PyTorch" if relative == 0 else f"{relative:.1e} from PyTorch"

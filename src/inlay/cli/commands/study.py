@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sets in, the paper's tables, figures and one HTML report out; a second run goes on from the first one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from inlay.cli import dataoptions, options
+from inlay.cli.screen import Screen
+from inlay.errors import MissingError, UsageError
+
+
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="main, cost, ablation, streaming, sweep, fill-sweep, masks, usage, backbones, flicker; all; or docs.",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Records, tables, figures and report go here.")],
+    data_davis: Annotated[
+        str | None, typer.Option("--data-davis", metavar="DIR", help="DAVIS: frame folders or videos.")
+    ] = None,
+    data_bench: Annotated[
+        str | None, typer.Option("--data-bench", metavar="DIR", help="TokenBench, or any videos in its place.")
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option("--page", metavar="FILE", help="With docs: the Markdown page of results.")
+    ] = None,
+    metrics: dataoptions.Metrics = "auto",
+    tau: options.Tau = None,
+    lit: Annotated[
+        list[str] | None,
+        typer.Option("--lit", metavar="NAME=PATH", help="Another filling network to compare (may be repeated)."),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--also", metavar="NAME", help="Another backbone for the study backbones (may be repeated)."),
+    ] = None,
+    fill: options.Fill = None,
+    frames: dataoptions.Frames = 33,
+    side: dataoptions.Side = 256,
+    limit: dataoptions.Limit = 0,
+    backbone: options.BackboneName = "mini",
+    weights: options.Weights = None,
+    trust: options.Trust = False,
+    profile: options.Profile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "float32",
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Make the paper's tables and figures.
+
+    Every result is a record of its own, so a study that was stopped goes on where it was. `docs` writes the page of
+    results from what the studies left, without data or weights.
+    """
+    from inlay.research.studies.catalogue import chosen, run_all, write_page
+    from inlay.research.studies.records import Store
+
+    names = [] if name == "docs" else chosen(name)
+    screen = Screen(json=json, quiet=quiet)
+    store = Store(Path(out))
+    if name == "docs":
+        written = write_page(store, Path(page or "docs/results.md"))
+        screen.show({"page": written}, [("page", str(written))])
+        return
+    if page is not None:
+        raise UsageError("--page belongs to: inlay study docs")
+    places = {role: place for role, place in (("davis", data_davis), ("bench", data_bench)) if place is not None}
+    if not places:
+        raise UsageError("a study needs videos; give --data-davis DIR, --data-bench DIR, or both")
+
+    from inlay.cli.model import Model
+    from inlay.measure import MeasureConfig
+    from inlay.research.studies.datasets import ClipSpec, open_data
+    from inlay.research.studies.evaluate import Bench
+    from inlay.research.studies.readable import sound
+    from inlay.research.studies.readings import choose_metrics
+    from inlay.research.studies.workspace import Workspace
+    from inlay.tokenizer import pick_device
+
+    model = Model(backbone=backbone, weights=weights, fill=None, device=device, dtype=dtype, trust=trust,
+                  profile=profile)  # fmt: skip
+    kind = pick_device(device)
+    place = str(kind) if kind.type == "cuda" else "cpu"  # metrics run on these two
+    metric_names = choose_metrics(metrics, place)
+    lits = _lits(lit or [])
+    spec = ClipSpec(frames=frames, size=side)
+    data = {role: open_data(p, name=role, spec=spec, limit=limit, tell=screen.note) for role, p in places.items()}
+    tokenizer = _tokenizer(model, lits, fill)  # before every clip is read, which takes longer
+    data = {role: sound(one, store, screen.note) for role, one in data.items()}
+    work = Workspace(
+        bench=Bench(tokenizer, tau=tau, measure=MeasureConfig(device=place)),
+        store=store,
+        data=data,
+        metrics=metric_names,
+        also=tuple(also or ()),
+        command=f"inlay {shlex.join(_public(sys.argv[1:]))}",
+        tell=screen.note,
+    )
+    done, failed = run_all(work, names)
+    record = {
+        "out": out,
+        "report": str(Path(out) / "report.html"),
+        "sections": {n: s.record() for n, s in done.items()},
+        "failed": failed,
+    }
+    rows = [(n, s.title) for n, s in done.items()]
+    rows += [(n, f"not run: {why}") for n, why in failed.items()]
+    screen.show(record, [*rows, ("report", str(Path(out) / "report.html"))])
+    for n, why in failed.items() if quiet else ():
+        Screen().note(f"{n}: not run: {why}")
+    if not done:
+        raise UsageError(f"no study could run: {'; '.join(failed.values())}")
+
+
+def _lits(given: list[str]) -> dict[str, Path]:
+    found = {}
+    for text in given:
+        name, _, path = text.partition("=")
+        if not name or not path:
+            raise UsageError(f"--lit takes NAME=PATH, as lit-temporal=run/weights.safetensors; got {text!r}")
+        if not Path(path).is_file():
+            raise MissingError(f"no weights at {path}; give the path of a safetensors file")
+        found[name] = Path(path)
+    return found
+
+
+def _tokenizer(model: Any, lits: dict[str, Path], fill: str | None) -> Any:
+    from inlay.fill import load_lit
+    from inlay.tokenizer import Tokenizer
+
+    one = model.load()
+    more = {name: load_lit(path).to(device=one.device, dtype=one.dtype) for name, path in lits.items()}
+    return Tokenizer(
+        one.backbone,
+        profile=one.profile,
+        lits={**one.lits, **more},
+        fill=fill or one.default_fill,
+        device=one.device,
+        dtype=one.dtype,
+    )
+
+
+def _public(words: list[str]) -> list[str]:
+    """The command as others may run it: files and folders by their last two names, wherever they lie here."""
+    return [re.sub(r"(?<![^=])/.*", lambda found: "/".join(Path(found[0]).parts[1:][-2:]), w) for w in words]

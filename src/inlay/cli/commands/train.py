@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Videos in, a run folder with trained weights out. Every setting of `TrainConfig` is a flag, made from its field."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from inlay.cli import options
+from inlay.cli.screen import Screen
+from inlay.errors import UsageError, pick
+from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig, option_fields
+
+if TYPE_CHECKING:
+    from inlay.fill.lit import LitConfig
+    from inlay.train.loop import Outcome
+
+app = typer.Typer(help="Train a LIT, the embedded backbone, or both at once.", no_args_is_help=True)
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A folder of videos, or a text file that lists some.")]
+Run = Annotated[str, typer.Option("--run", metavar="DIR", help="The run's folder: log, checkpoints, weights.")]
+Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="Where settings not given here come from.")]
+Held = Annotated[
+    str | None,
+    typer.Option("--validate", metavar="DATA", help="Videos to validate on; without it some of DATA are held out."),
+]
+Layout = Annotated[str, typer.Option("--layout", metavar="NAME", help="auto, folder, list, ucf101 or kinetics400.")]
+Workers = Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Threads that read videos.")]
+Init = Annotated[
+    str | None,
+    typer.Option("--from", metavar="FILE", help="Begin from these weights; a network with fewer blocks may grow."),
+]
+InitLit = Annotated[
+    str | None, typer.Option("--from-lit", metavar="FILE", help="Begin the LIT from these weights (shape: plus).")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")]
+StopAfter = Annotated[
+    float, typer.Option("--stop-after", metavar="SECONDS", min=0, help="Save and stop then; 0: never.")
+]
+Shape = Annotated[
+    str | None,
+    typer.Option("--shape", metavar="NAME", help="The network: paper, paper-small or plus; without it the preset's."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every command of `inlay train` is told, each field a flag."""
+
+    data: Data
+    run: Run
+    validate: Held = None
+    layout: Layout = "auto"
+    device: options.Device = "auto"
+    workers: Workers = 2
+    resume: Resume = False
+    stop_after: StopAfter = 0.0
+    json: options.Json = False
+    quiet: options.Quiet = False
+
+    def check(self) -> None:
+        """Refuse what can be refused before anything is loaded."""
+        for place in (self.data, self.validate):
+            if place is not None and not Path(place).exists():
+                raise UsageError(
+                    f"{place}: no such folder or list; give a folder of videos or a text file that names some"
+                )
+        if (Path(self.run) / "config.json").exists() and not self.resume:
+            raise UsageError(f"{self.run} holds a run already; go on with --resume, or choose another folder")
+
+    def arguments(self) -> dict[str, Any]:
+        """What the functions of `inlay.train.runs` are told."""
+        from inlay.tokenizer import pick_device
+
+        names = ("data", "validate", "layout", "workers", "resume", "stop_after")
+        told = {name: getattr(self, name) for name in names}
+        return {**told, "device": pick_device(self.device), "quiet": self.quiet or self.json}
+
+    def show(self, outcome: Outcome) -> None:
+        if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
+            return
+        psnr = outcome.best_psnr
+        record = {
+            "run": self.run,
+            "step": outcome.step,
+            "finished": outcome.finished,
+            "seconds": outcome.seconds,
+            "best_step": outcome.best_step,
+            "best_psnr": psnr,
+            "weights": None if outcome.weights is None else str(outcome.weights),
+        }
+        rows = [
+            ("steps", f"{outcome.step:,}" if outcome.finished else f"{outcome.step:,} (stopped; go on with --resume)"),
+            ("best", "not validated" if psnr is None else f"{psnr:.3f} dB at step {outcome.best_step:,}"),
+            ("took", f"{outcome.seconds:.1f} s"),
+            ("weights", str(outcome.weights or "written when the run is finished")),
+        ]
+        Screen(json=self.json, quiet=self.quiet).show(record, rows)
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with a flag for each field of its `job` and for each training setting in place of its `**settings`.
+
+    Settings that are not given are left out: they are the preset's.
+    """
+    hints = {**get_type_hints(Job, include_extras=True), **get_type_hints(command, include_extras=True)}
+    job = {f.name: _parameter(f.name, hints[f.name], f.default) for f in fields(Job)}
+    given = inspect.signature(command).parameters.values()
+    own = {p.name: _parameter(p.name, hints[p.name], p.default) for p in given if p.name not in ("job", "settings")}
+    settings = _settings()
+
+    def run(**values: Any) -> None:
+        kept = {k: v for k, v in values.items() if k in own or (k in settings and v is not None)}
+        command(Job(**{k: values[k] for k in job}), **kept)
+
+    parameters = [*job.values(), *own.values(), *settings.values()]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=hint)
+
+
+@cache
+def _settings() -> dict[str, inspect.Parameter]:
+    owners = {"": TrainConfig, "clips": ClipConfig, "loss": LossConfig, "optim": OptimConfig}
+    hints: dict[str, dict[str, Any]] = {group: get_type_hints(owner) for group, owner in owners.items()}
+    found = {}
+    for group, field in option_fields():
+        text = field.metadata["help"]
+        flag = typer.Option(help=text[:1].upper() + text[1:] + ".", rich_help_panel="Settings, instead of the preset's")
+        found[field.name] = _parameter(field.name, Annotated[hints[group][field.name] | None, flag], None)
+    return found
+
+
+@app.command("lit")
+@with_flags
+def lit(
+    job: Job,
+    preset: Preset = "plus",
+    shape: Shape = None,
+    backbone: options.BackboneName = "mini",
+    weights: options.Weights = None,
+    trust: options.Trust = False,
+    init: Init = None,
+    **settings: Any,
+) -> None:
+    """Train the transformer that fills dropped cells; the backbone stays as it is.
+
+    Presets: paper (the paper's set-up), plus (ours), smoke (seconds, to see that everything is in place).
+    """
+    from inlay.train.presets import LIT_PRESETS
+
+    config = pick("preset", preset, LIT_PRESETS)().with_options(**settings)
+    job.check()
+
+    from inlay.fill.lit import paper, paper_small, plus
+    from inlay.train.runs import train_lit
+
+    shapes = {"paper": paper, "paper-small": paper_small, "plus": plus, "smoke": smoke_lit}
+    outcome = train_lit(
+        config, job.run, lit=pick("shape", shape or preset, shapes)(), backbone=backbone, backbone_weights=weights,
+        trust=trust, start=init, **job.arguments(),
+    )  # fmt: skip
+    job.show(outcome)
+
+
+@app.command("backbone")
+@with_flags
+def backbone(job: Job, preset: Preset = "mini", init: Init = None, **settings: Any) -> None:
+    """Train the embedded backbone, from nothing or from the weights --from names.
+
+    Presets: mini (our recipe for it alone), smoke (seconds, to see that everything is in place).
+    """
+    from inlay.train.presets import BACKBONE_PRESETS
+
+    config = pick("preset", preset, BACKBONE_PRESETS)().with_options(**settings)
+    job.check()
+
+    from inlay.backbones import MiniConfig, tiny
+    from inlay.train.runs import train_backbone
+
+    shape = tiny() if preset == "smoke" else MiniConfig()
+    job.show(train_backbone(config, job.run, shape=shape, start=init, **job.arguments()))
+
+
+@app.command("together")
+@with_flags
+def together(
+    job: Job, preset: Preset = "together", init: Init = None, init_lit: InitLit = None, **settings: Any
+) -> None:
+    """Train the embedded backbone and its LIT at once, so that latents change most where the picture does.
+
+    Presets: together (how the one that ships ended its training), smoke (seconds, to see that everything is in place).
+    """
+    from inlay.train.presets import TOGETHER_PRESETS
+
+    config = pick("preset", preset, TOGETHER_PRESETS)().with_options(**settings)
+    job.check()
+
+    from inlay.backbones import MiniConfig, tiny
+    from inlay.fill.lit import plus
+    from inlay.train.runs import train_together
+
+    shape, fill = (tiny(), smoke_lit()) if preset == "smoke" else (MiniConfig(), plus())
+    outcome = train_together(config, job.run, shape=shape, lit=fill, start=init, start_lit=init_lit, **job.arguments())
+    job.show(outcome)
+
+
+def smoke_lit() -> LitConfig:
+    """The network of the preset `smoke`."""
+    from inlay.fill.lit import LitConfig
+
+    return LitConfig(width=64, heads=2, blocks=2)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A video or a token file in, a film that shows which cells are kept out; a curve, or a sheet of masks, if wanted."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inlay.cli import options, paths
+from inlay.cli.screen import Screen
+from inlay.errors import UsageError, require
+
+if TYPE_CHECKING:
+    from inlay.cli.model import Model, Settings
+
+PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film that is not a video file
+
+
+def view(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A video, or a token file (*.inlay).")],
+    out: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="OUT",
+            help="A film (.mp4, .mov, .mkv, or .webp for web pages) or a sheet of masks (.png).  "
+            "[default: <stem>.view.mp4]",
+        ),
+    ] = None,
+    curve: Annotated[
+        str | None, typer.Option("--curve", metavar="PNG", help="Also draw the share of kept cells over time.")
+    ] = None,
+    sheet: Annotated[
+        str | None, typer.Option("--sheet", metavar="PNG", help="Also draw the masks of several tau, first 33 frames.")
+    ] = None,
+    original: Annotated[
+        str | None, typer.Option("--original", metavar="VIDEO", help="The video a token file was made from.")
+    ] = None,
+    tau: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--tau", metavar="X", help="As for encode; may be repeated for a sheet.  [default: the model's own]"
+        ),
+    ] = None,
+    criterion: options.Criterion = "latent-l1",
+    reference: options.Reference = "last-kept",
+    fill: options.Fill = None,
+    size: options.Size = "keep",
+    backbone: options.BackboneName = "mini",
+    weights: options.Weights = None,
+    trust: options.Trust = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "float32",
+    force: options.Force = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Film which cells of a clip are kept.
+
+    Side by side: input, kept cells lit, reconstruction; beneath, the share of kept cells. From a token file without
+    --original: the last two panels. With OUT.png: a contact sheet of masks for several tau.
+    """
+    taus = list(tau or ())
+    is_tokens = Path(source).suffix == paths.TOKEN_SUFFIX
+    film: str | None = out or paths.beside(source, ".view.mp4")
+    if Path(film or "").suffix.lower() == PICTURE:
+        film, sheet = None, _only_sheet(out, sheet, curve)
+    _check(source, film, curve, sheet, original, taus, is_tokens=is_tokens, force=force)
+
+    from inlay.cli.model import Model, Settings
+
+    screen = Screen(json=json, quiet=quiet)
+    settings = Settings(tau=taus[0] if taus else None, criterion=criterion, reference=reference)
+    for value in taus[1:]:
+        replace(settings, tau=value)  # refused here if it cannot be
+    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
+    record: dict[str, Any] = {"input": source}
+    rows: list[tuple[str, str]] = []
+    if film is not None:
+        record |= _film(source, film, curve, original, model, settings, size, screen, is_tokens=is_tokens, force=force)
+        rows += [("film", film), ("kept", f"{record['keep_rate']:.1%} of {record['cells']:,} cells")]
+        rows += [] if curve is None else [("curve", curve)]
+    if sheet is not None:
+        record |= _sheet(source, sheet, model, settings, taus, size)
+        rates = [f"tau {name} keeps {rate:.1%}" for name, rate in record["sheet_keep_rates"].items()]
+        rows += [("sheet", sheet), ("masks", ", ".join(rates))]
+    screen.show(record, rows)
+
+
+def _film(
+    source: str, film: str, curve: str | None, original: str | None, model: Model, settings: Settings, size: str,
+    screen: Screen, *, is_tokens: bool, force: bool,
+) -> dict[str, Any]:  # fmt: skip
+    from inlay.cli.passes import open_clip, tokenizer_of
+    from inlay.cli.viewing import film_tokens, film_video, write_film
+    from inlay.container import TokenReader
+
+    with ExitStack() as stack:
+        frames: int | None
+        if is_tokens:
+            tokens = stack.enter_context(TokenReader(source))
+            clip = stack.enter_context(open_clip(original, size=size)) if original else None
+            tokenizer, chosen = tokenizer_of(tokens.recipe, replace(model, backbone=tokens.recipe.backbone), screen)
+            scenes = film_tokens(tokens, clip, tokenizer, chosen)
+            frames = tokens.info.frames
+        else:
+            video = stack.enter_context(open_clip(source, size=size))
+            scenes = film_video(video, model.load(), settings, model.fill)
+            frames = video.frames
+        return write_film(scenes, film, curve, title=Path(source).name, frames=frames, force=force, screen=screen)
+
+
+def _sheet(source: str, sheet: str, model: Model, settings: Settings, taus: list[float], size: str) -> dict[str, Any]:
+    from inlay.cli.passes import open_clip
+    from inlay.cli.sheet import write_sheet
+    from inlay.tokenizer import CLIP_FRAMES, join_videos
+
+    with open_clip(source, size=size, frames=CLIP_FRAMES) as reader:
+        clip = join_videos(list(reader.chunks(CLIP_FRAMES)))
+    return write_sheet(clip, sheet, model.load(), settings, taus, title=Path(source).name)
+
+
+def _only_sheet(out: str | None, sheet: str | None, curve: str | None) -> str | None:
+    if sheet is not None or curve is not None:
+        raise UsageError(f"{out}: is a sheet of masks, without a film; --sheet and --curve go beside a film")
+    return out
+
+
+def _check(
+    source: str, film: str | None, curve: str | None, sheet: str | None, original: str | None, taus: list[float],
+    *, is_tokens: bool, force: bool,
+) -> None:  # fmt: skip
+    """Every path is checked, and the extra that draws curves is there, before anything is loaded."""
+    if is_tokens:
+        paths.input_tokens(source)
+    else:
+        paths.input_video(source)
+    if original is not None and not is_tokens:
+        raise UsageError("--original belongs to a token file; a video is its own original")
+    if is_tokens and sheet is not None:
+        raise UsageError("a token file has one mask; a sheet of several is drawn from the video itself")
+    if len(taus) > 1 and sheet is None:
+        raise UsageError(f"a film has one tau, got {len(taus)}; for a sheet of masks give --sheet or a name in .png")
+    if film is not None and sheet is not None and source == paths.STREAM:
+        raise UsageError("standard input can be read once; draw the film or the sheet, or give a file")
+    inputs = (source,) if original is None else (source, paths.input_video(original))
+    for name, path in (("curve", curve), ("sheet", sheet)):
+        if path is None:
+            continue
+        if Path(path).suffix.lower() != PICTURE:
+            raise UsageError(f"{path}: the {name} is a PNG; give a name that ends in .png")
+        paths.output(path, force=force, inputs=inputs)
+    if curve is not None:
+        require("matplotlib", extra="plot")
+    if film is not None and Path(film).suffix.lower() == FILM:
+        paths.output(film, force=force, inputs=inputs)
+    elif film is not None:
+        paths.output_video(film, force=force, inputs=inputs)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments in, exit code out: assembles the commands and turns whatever goes wrong into one line on stderr."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from inlay import __version__
+from inlay.cli.commands.backbones import backbones
+from inlay.cli.commands.bench import bench
+from inlay.cli.commands.calibrate import calibrate
+from inlay.cli.commands.compare import compare
+from inlay.cli.commands.decode import decode
+from inlay.cli.commands.demo import demo
+from inlay.cli.commands.doctor import doctor
+from inlay.cli.commands.encode import encode
+from inlay.cli.commands.eval import evaluate
+from inlay.cli.commands.export import export
+from inlay.cli.commands.fetch import fetch
+from inlay.cli.commands.info import info
+from inlay.cli.commands.serve import serve
+from inlay.cli.commands.study import study
+from inlay.cli.commands.tokenize import tokenize
+from inlay.cli.commands.train import app as train
+from inlay.cli.commands.verify import verify
+from inlay.cli.commands.view import view
+from inlay.errors import InlayError, Terminated, UsageError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+PIPE_CLOSED = 141  # 128 + SIGPIPE
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "encode": encode,
+    "decode": decode,
+    "info": info,
+    "verify": verify,
+    "view": view,
+    "compare": compare,
+    "demo": demo,
+    "serve": serve,
+    "doctor": doctor,
+    "fetch": fetch,
+    "backbones": backbones,
+    "calibrate": calibrate,
+    "eval": evaluate,
+    "study": study,
+    "tokenize": tokenize,
+    "bench": bench,
+    "export": export,
+}
+GROUPS: dict[str, typer.Typer] = {"train": train}  # commands with commands of their own
+
+app = typer.Typer(
+    name="inlay",
+    rich_markup_mode=None,  # plain help: half the time, and it can be piped
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name, _function in COMMANDS.items():
+    app.command(_name)(_function)
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"inlay {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error (also INLAY_DEBUG=1; at any place).")
+    ] = False,
+) -> None:
+    """Video tokens for what changes: keeps the latent cells that moved, and fills in the rest."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; the exit code is 0 done, 2 usage, 3 video, 4 token file, 5 missing, 130 or 143 interrupted."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:  # as a program, not from a test or a notebook
+        signal.signal(signal.SIGTERM, _terminate)
+    if "_INLAY_COMPLETE" in os.environ:  # the shell asks for completions: typer's own runner knows how
+        app(args, prog_name="inlay")
+    debug = os.environ.get("INLAY_DEBUG", "0") not in ("", "0") or "--debug" in args
+    try:
+        code = _invoke([a for a in args if a != "--debug"])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _hush_stdout()
+        return PIPE_CLOSED
+    except (KeyboardInterrupt, Exception) as error:
+        if debug:
+            traceback.print_exc()
+        message, code = _explain(error)
+        sys.stderr.write(f"{message}\n")
+    return code
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Once: `timeout` asks twice, and what is being put away must not be interrupted."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
+
+
+def _invoke(args: list[str]) -> int:
+    """Typer's own `main` would catch interrupts and closed pipes with other exit codes than ours."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("inlay", args) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    return 0
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    """The one line a person needs, and the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the answer
+        return str(error), UsageError.exit_code
+    message, code = _diagnose(error)
+    return f"inlay: {message}", code
+
+
+def _diagnose(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, Terminated):
+        return "terminated", error.exit_code
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, InlayError):
+        return str(error), error.exit_code
+    if hasattr(error, "format_message"):  # typer's usage errors; their class moves between typer's releases
+        context = getattr(error, "ctx", None)
+        hint = f" (see: {context.command_path} --help)" if context is not None else ""
+        return f"{error.format_message().strip().rstrip('.')}{hint}", UsageError.exit_code
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror}", 1
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"unexpected {text}; run again with --debug to see where", 1
+
+
+def _hush_stdout() -> None:
+    """The reader has gone: what is still buffered must not raise once more when Python leaves."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files in, files out: the passes over a video that the commands are made of, one chunk in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from inlay.cli.model import Model
+from inlay.cli.screen import Screen
+from inlay.codec import Cutting, chunks_of
+from inlay.container import TokenReader
+from inlay.container.tokens import Tokens
+from inlay.errors import MissingError
+from inlay.tokenizer import Tokenizer
+from inlay.types import Recipe
+from inlay.video import Geometry, VideoReader, open_video, write_video
+from inlay.video.frames import Video
+from inlay.video.writer import DEFAULT_CRF
+
+Piece = TypeVar("Piece", Video, Tokens)
+
+
+def counted(pieces: Iterable[Piece], advance: Callable[[int], None]) -> Iterator[Piece]:
+    """The same pieces, each reported once the next one is asked for."""
+    for piece in pieces:
+        yield piece
+        advance(len(piece) if isinstance(piece, Video) else piece.info.frames)
+
+
+def open_clip(source: str, *, size: str = "keep", frames: int | None = None, keep_going: bool = False) -> VideoReader:
+    return open_video(source, size=Geometry.parse(size), frames=frames, keep_going=keep_going)
+
+
+def decode_file(
+    reader: TokenReader,
+    out: str,
+    *,
+    tokenizer: Tokenizer,
+    fill: str,
+    lossless: bool = False,
+    crf: float = DEFAULT_CRF,
+    force: bool,
+    screen: Screen,
+    cut: Cutting | None = None,
+) -> int:
+    """An open token file, or a part of it, becomes a video; returns how many frames were written."""
+    written = 0
+
+    def count(frames: int) -> None:
+        nonlocal written
+        written += frames
+        advance(frames)
+
+    with screen.progress("decoding", reader.info.frames if cut is None else cut.frames) as advance:
+        if cut is None:
+            videos = tokenizer.decode_chunks(reader, fill)
+        else:
+            videos = trimmed(tokenizer.decode_chunks(chunks_of(reader, cut), fill), cut)
+        write_video(counted(videos, count), out, lossless=lossless, crf=crf, force=force)
+    return written
+
+
+def trimmed(videos: Iterable[Video], cut: Cutting) -> Iterator[Video]:
+    """The frames that were asked for, their times counted from the first of them."""
+    skip, left, origin = cut.skip, cut.frames, None
+    for video in videos:
+        if skip >= len(video):
+            skip -= len(video)
+            continue
+        part = video[skip : skip + left]
+        skip, left = 0, left - len(part)
+        if part.seconds is not None:
+            origin = part.seconds[0] if origin is None else origin
+            part = replace(part, seconds=part.seconds - origin)
+        yield part
+
+
+def tokenizer_of(recipe: Recipe, model: Model, screen: Screen) -> tuple[Tokenizer, str]:
+    """The tokenizer a file was made with, and the fill: the one asked for, else the file's hint where it can be had."""
+    tokenizer = model.load()
+    if model.fill is not None:
+        return tokenizer, model.fill
+    try:
+        tokenizer.find_fill(recipe.fill)
+    except MissingError as error:
+        screen.note(f"the file suggests the fill {recipe.fill!r}, using {tokenizer.default_fill!r}: {error}")
+        return tokenizer, tokenizer.default_fill
+    return tokenizer, recipe.fill

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The latents of a video in, the same ones out again as often as wanted: they wait on disk, so memory stays bounded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inlay.codec.latents import LatentChunk
+
+Place = tuple[int, tuple[int, ...]]  # offset, shape
+
+
+class Spool:
+    """Gone when closed."""
+
+    def __init__(self, chunks: Iterable[LatentChunk]) -> None:
+        self._file = tempfile.TemporaryFile(prefix="inlay-")  # noqa: SIM115 - closed in close()
+        self._places: list[tuple[LatentChunk, Place, Place]] = []
+        try:
+            for chunk in chunks:
+                self._append(chunk)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[LatentChunk]:
+        for chunk, z, compared in self._places:
+            z_BCTHW = self._read(z)
+            yield replace(chunk, z_BCTHW=z_BCTHW, compared_BCTHW=z_BCTHW if compared == z else self._read(compared))
+
+    @property
+    def chunks(self) -> list[LatentChunk]:
+        """All chunks without their latents."""
+        return [chunk for chunk, _, _ in self._places]
+
+    def _append(self, chunk: LatentChunk) -> None:
+        z = self._write(chunk.z_BCTHW)
+        same = chunk.compared_BCTHW is chunk.z_BCTHW
+        compared = z if same else self._write(chunk.compared_BCTHW)
+        empty = torch.empty(0)
+        self._places.append((replace(chunk, z_BCTHW=empty, compared_BCTHW=empty), z, compared))
+
+    def _write(self, x: Tensor) -> Place:
+        offset = self._file.seek(0, 2)
+        self._file.write(x.float().cpu().contiguous().numpy().tobytes())
+        return offset, tuple(x.shape)
+
+    def _read(self, place: Place) -> Tensor:
+        offset, shape = place
+        self._file.seek(offset)
+        data = bytearray(self._file.read(4 * int(np.prod(shape))))
+        return torch.frombuffer(data, dtype=torch.float32).view(shape)

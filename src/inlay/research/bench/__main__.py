@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags in, a table on stdout and a JSON file out: `inlay bench` for machines that have nothing but torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import InlayError, UsageError
+from inlay.research.bench.config import BenchConfig, names, numbers
+from inlay.research.bench.run import bench, table
+
+LISTS = ("sizes", "frames", "batches", "paths", "stages")
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def check_out(out: Path | None) -> None:
+    """Refuse before minutes of timing what could not be written after them."""
+    if out is not None and out.exists():
+        raise UsageError(f"{out}: exists already; give another name")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"{out}: the folder {out.parent} does not exist; make it first")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m inlay.research.bench", description=__doc__)
+    parser.add_argument("--backbone", default=BenchConfig.backbone)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--repeats", type=int, default=BenchConfig.repeats)
+    for name in LISTS:
+        default = [str(value) for value in getattr(BenchConfig, name)]
+        parser.add_argument(f"--{name}", nargs="+", default=default, help="with commas or spaces between")
+    parser.add_argument("--out", type=Path)
+    a: dict[str, Any] = vars(parser.parse_args(argv))
+    out = a.pop("out")
+    try:
+        check_out(out)
+        lists = {name: ",".join(a[name]) for name in LISTS}
+        counts = {name: numbers(lists.pop(name), f"--{name}") for name in ("frames", "batches")}
+        config = BenchConfig(**{**a, **counts, **{name: names(text) for name, text in lists.items()}})
+        record = bench(config, note=say)
+    except InlayError as error:
+        sys.stderr.write(f"inlay: {error}\n")
+        return error.exit_code
+    sys.stdout.write(table(record) + "\n")
+    if out is not None:
+        out.write_text(json.dumps(record, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

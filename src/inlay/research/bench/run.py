@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A BenchConfig in, one record of all timings out, and the same as a table."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inlay import __version__
+from inlay.errors import ConfigError
+from inlay.kernels.switch import at_level
+from inlay.research.bench.config import PATHS, BenchConfig, size_of
+from inlay.research.bench.models import load
+from inlay.research.bench.peaks import Peaks, measured, sheet
+from inlay.research.bench.stages import Case, Stage
+from inlay.research.bench.timing import resident_gb, timed
+from inlay.tokenizer import Tokenizer
+
+CPU = torch.device("cpu")
+Note = Callable[[str], None]
+
+
+def bench(config: BenchConfig, tokenizer: Tokenizer | None = None, note: Note = lambda text: None) -> dict[str, Any]:
+    """Time every case. Ratios between paths are those of one run on one machine."""
+    tokenizer = tokenizer or load(config)
+    if "compiled" in config.paths and tokenizer.device.type != "cuda":
+        raise ConfigError(f"networks are compiled on CUDA only, and this is {tokenizer.device}; leave compiled out")
+    found = measured(tokenizer.device, tokenizer.dtype)
+    named = sheet(machine(tokenizer.device), tokenizer.dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = cases(config, tokenizer, Path(folder), named or found, note)
+    return {
+        "inlay": __version__, "config": asdict(config), "device": machine(tokenizer.device), "torch": torch.__version__,
+        "python": platform.python_version(), "threads": torch.get_num_threads(), "backbone": tokenizer.spec.name,
+        "parameters": tokenizer.spec.parameters, "peaks": (named or found).record(), "measured_peaks": found.record(),
+        "resident_gb": resident_gb(), "rows": rows,
+    }  # fmt: skip
+
+
+def cases(config: BenchConfig, tokenizer: Tokenizer, folder: Path, peaks: Peaks, note: Note) -> list[dict[str, Any]]:
+    models: dict[bool, Tokenizer] = {False: tokenizer}
+    rows: list[dict[str, Any]] = []
+    for size, frames, batch, way in itertools.product(config.sizes, config.frames, config.batches, config.paths):
+        note(f"{size}, {frames} frames, batch {batch}, {way}")
+        with at_level(PATHS[way]):
+            compiled = way == "compiled"
+            if compiled not in models:
+                models[compiled] = load(config)  # a network of its own: what is compiled once stays so
+            case = Case(models[compiled], folder, size=size_of(size), frames=frames, batch=batch, keep=config.keep)
+            place = {"size": size, "frames": frames, "batch": batch, "path": way}
+            rows += [place | row(case, name, config, peaks) for name in config.stages]
+            del case
+    return rows
+
+
+def row(case: Case, name: str, config: BenchConfig, peaks: Peaks) -> dict[str, Any]:
+    stage: Stage = case.stage(name)
+    if stage.missing:
+        return {"stage": name, "missing": stage.missing}
+    device = CPU if stage.on_cpu else case.tokenizer.device
+    times = timed(stage.call, device, repeats=config.repeats, warmup=config.warmup)
+    out: dict[str, Any] = {"stage": name, "on": device.type, **times, "clip_ms": times["ms"] / case.batch}
+    if stage.flops:
+        out |= {"gflop": stage.flops / 1e9, "tflops": stage.flops / times["ms"] / 1e9}
+    if stage.moved:
+        floor = peaks.floor_ms(stage.flops, stage.moved)
+        out |= {"gbs": stage.moved / times["ms"] / 1e6, "floor_ms": floor, "times_floor": times["ms"] / floor}
+    return out
+
+
+def machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()
+
+
+HEAD = ("size", "frames", "batch", "path", "stage", "ms/clip", "GFLOP", "TFLOP/s", "GB/s", "floor ms", "x floor", "GB")
+
+
+def table(record: dict[str, Any]) -> str:
+    """The rows as text."""
+    lines: list[tuple[str, ...]] = [HEAD]
+    for r in record["rows"]:
+        place = tuple(str(r[k]) for k in ("size", "frames", "batch", "path", "stage"))
+        if "missing" in r:
+            lines.append((*place, r["missing"][:40], *[""] * 6))
+            continue
+        numbers = [
+            f"{r[k] / scale:{form}}" if k in r else ""
+            for k, form, scale in (
+                ("clip_ms", ",.3f", 1), ("gflop", ",.1f", 1), ("tflops", ".3f", 1), ("gbs", ",.1f", 1),
+                ("floor_ms", ",.3f", r["batch"]), ("times_floor", ",.1f", 1), ("peak_gb", ".2f", 1),
+            )
+        ]  # fmt: skip
+        lines.append((*place, *numbers))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    text = [
+        "  ".join(
+            w.ljust(n) if i < 5 else w.rjust(n) for i, (w, n) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    peaks = record["peaks"]
+    best = f"{peaks['flops'] / 1e12:.3g} TFLOP/s, {peaks['bytes'] / 1e9:.4g} GB/s ({peaks['source']})"
+    return "\n".join([f"{record['backbone']} on {record['device']}; at best {best}", *(line.rstrip() for line in text)])

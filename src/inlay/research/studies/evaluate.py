@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A clip and a setting in, a record out: allocate, fill, decode, measure, with calls counted and steps timed."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.container.tokens import Tokens
+from inlay.errors import ConfigError
+from inlay.fill import Lit
+from inlay.masking import MaskConfig
+from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
+from inlay.measure.base import short_products
+from inlay.measure.recall import remember
+from inlay.research.studies.counting import CountingBackbone, Tally, count_lits
+from inlay.research.studies.datasets import Clip, DataSet
+from inlay.research.studies.readings import Reading, read_pair, why_unavailable
+from inlay.research.studies.records import Record, Store, make_key
+from inlay.research.studies.rules import FILL_OF, RULES, Setting
+from inlay.tokenizer import Tokenizer
+from inlay.types import Recipe, VideoInfo
+from inlay.video.frames import Video
+
+Tell = Callable[[str], None]
+
+
+class Scene:
+    """One clip, encoded once, for any number of rules (the `Scene` of rules)."""
+
+    def __init__(self, bench: Bench, name: str, video: Video) -> None:
+        self.bench, self.name, self.video = bench, name, video
+        self.reference = Video(frames=remember(video.frames.to(bench.measure.device)), fps=video.fps)
+        self.tau = bench.tau
+        self.x_BCTHW = bench.tokenizer.pixels([video])
+        with bench.timed("encode") as took, bench.tally.during("encode"):
+            self.z_BCTHW = bench.tokenizer.latents(self.x_BCTHW)
+        self.encode_seconds = took["encode"]
+
+    @torch.inference_mode()
+    def rebuild(self, keep_BTHW: Tensor, setting: Setting) -> Tensor:
+        z_BCTHW = self.bench.filled(self.z_BCTHW[:, :, : keep_BTHW.shape[1]], keep_BTHW, setting)
+        return self.bench.tokenizer.backbone.decode(z_BCTHW).float().clamp(-1, 1)
+
+    @torch.inference_mode()
+    def decode_full(self) -> Tensor:
+        return self.bench.tokenizer.backbone.decode(self.z_BCTHW).float().clamp(-1, 1)
+
+    def tokens(self, keep_BTHW: Tensor, setting: Setting) -> Tokens:
+        keep_THW = keep_BTHW[0].cpu()
+        video = self.video
+        return Tokens(
+            values=self.z_BCTHW[0].float().cpu().permute(1, 2, 3, 0)[keep_THW],
+            mask=keep_THW,
+            info=VideoInfo(width=video.width, height=video.height, fps=video.fps, frames=len(video)),
+            recipe=self.bench.recipe(setting),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a rule made of a clip, before it is measured."""
+
+    video: Video
+    tokens: Tokens
+    bits_per_pixel: float
+    evaluations: dict[str, dict[str, int]]
+    seconds: dict[str, float]
+
+    @property
+    def nfe(self) -> int:
+        spent = self.evaluations["allocate"]
+        return spent["encode"] + spent["decode"]
+
+
+class Bench:
+    """A tokenizer whose networks are counted, the threshold of ours, and the metrics' settings."""
+
+    def __init__(self, tokenizer: Tokenizer, *, tau: float | None = None, measure: MeasureConfig | None = None) -> None:
+        self.tally = Tally()
+        self.warm = False  # whether a clip has gone through it, for those who time
+        backbone = CountingBackbone(tokenizer.backbone, self.tally)
+        count_lits(tokenizer.lits, self.tally)
+        self.tokenizer = Tokenizer(
+            backbone,
+            profile=tokenizer.profile,
+            lits=tokenizer.lits,
+            fill=tokenizer.default_fill,
+            device=tokenizer.device,
+            dtype=tokenizer.dtype,
+        )
+        self.measure = measure or MeasureConfig(device=str(tokenizer.device))
+        profile = tokenizer.profile
+        if tau is None and profile is None:
+            name = tokenizer.spec.name
+            raise ConfigError(f"there is no default tau for {name}; give --tau, or a --profile of inlay calibrate")
+        self.tau = profile.tau if tau is None and profile is not None else float(tau or 0.0)
+        MaskConfig(tau=self.tau)  # refuses what is no threshold before a clip is read
+
+    @property
+    def machine(self) -> str:
+        """What the numbers are made on, in words."""
+        device = self.tokenizer.device
+        if device.type == "cuda":
+            short = ", TF32 in the networks of metrics" if short_products() else ""
+            return f"cuda ({torch.cuda.get_device_name(device)}), torch {torch.__version__}{short}"
+        return f"{device.type} ({platform.machine()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+    def fill_of(self, setting: Setting) -> str:
+        return setting.fill or FILL_OF.get(setting.rule) or self.tokenizer.default_fill
+
+    def tau_of(self, setting: Setting) -> float:
+        """The threshold a fill is told: that of the mask, or for rules without one, that of ours."""
+        own = setting.rule in ("ours", "hold", "linear") and setting.criterion == "latent-l1"
+        return setting.tau if own and setting.tau is not None else self.tau
+
+    def recipe(self, setting: Setting) -> Recipe:
+        precision = "fp32" if setting.precision == "none" else setting.precision
+        return self.tokenizer.recipe(tau=self.tau_of(setting), precision=precision, fill=self.fill_of(setting))
+
+    def model(self, setting: Setting) -> dict[str, Any]:
+        """What a result depends on besides clip and setting."""
+        name = self.fill_of(setting)
+        lit = self.tokenizer.lits.get(name)
+        spec = self.tokenizer.spec
+        return {
+            "backbone": spec.name,
+            "weights": spec.weight_hash,
+            "fill": name,
+            "fill_weights": lit.weight_hash if lit is not None else "",
+            "tau": self.tau,
+            "dtype": str(self.tokenizer.dtype).removeprefix("torch."),
+        }
+
+    def filled(self, z_BCTHW: Tensor, keep_BTHW: Tensor, setting: Setting) -> Tensor:
+        run = self.tokenizer.find_fill(self.fill_of(setting))
+        if isinstance(run, Lit):
+            return run(z_BCTHW, keep_BTHW, self.tau_of(setting))
+        return run(z_BCTHW, keep_BTHW)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[dict[str, float]]:
+        """Seconds of what runs inside, the device's own queue included."""
+        took: dict[str, float] = {}
+        self._wait()
+        start = time.perf_counter()
+        yield took
+        self._wait()
+        took[name] = time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self.tokenizer.device.type == "cuda":
+            torch.cuda.synchronize(self.tokenizer.device)
+
+    def scene(self, clip: Clip) -> Scene:
+        return Scene(self, clip.name, clip.load())
+
+    def run(self, scene: Scene, setting: Setting) -> Outcome:
+        """Allocate, store, fill, decode."""
+        self.tally.reset()
+        with self.timed("allocate") as first, self.tally.during("allocate"), torch.inference_mode():
+            keep_BTHW = RULES[setting.rule](scene, setting)
+        tokens = scene.tokens(keep_BTHW, setting)
+        tokens, bits = _stored(tokens, setting)
+        with self.timed("fill") as second, self.tally.during("rebuild"):
+            z_BCTHW = self.tokenizer.fill_chunk(tokens, self.fill_of(setting))
+        with self.timed("decode") as third, self.tally.during("rebuild"):
+            video = self.tokenizer.render(z_BCTHW, tokens.info, scene.video.seconds)
+        return Outcome(
+            video=video,
+            tokens=tokens,
+            bits_per_pixel=bits,
+            evaluations={phase: self.tally.of(phase) for phase in ("allocate", "rebuild")},
+            seconds={"encode": scene.encode_seconds, **first, **second, **third},
+        )
+
+    def record(self, scene: Scene, setting: Setting, metrics: Sequence[str], base: Record) -> Record:
+        """Run one setting on one clip and measure what is asked for; what `base` has read already is kept."""
+        outcome = self.run(scene, setting)
+        reading = read_pair(scene.reference, outcome.video, metrics, self.measure)
+        tokens = outcome.tokens
+        return replace(
+            base,
+            reading=base.reading.merged(reading),
+            tokens=len(tokens),
+            cells=tokens.cells,
+            slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
+            bits_per_pixel=outcome.bits_per_pixel,
+            nfe=outcome.nfe,
+            evaluations=outcome.evaluations,
+            seconds=outcome.seconds,
+            machine="; ".join(dict.fromkeys(filter(None, [*base.machine.split("; "), self.machine]))),
+        )
+
+
+def _stored(tokens: Tokens, setting: Setting) -> tuple[Tokens, float]:
+    """The tokens as a file would give them back, and their bits a pixel; without a precision, at 16 bits a number."""
+    if setting.precision == "none":
+        return tokens, count_tokens(tokens).bits_per_pixel
+    from inlay.container import as_stored, to_bytes
+
+    size = len(to_bytes(tokens))
+    return as_stored(tokens), bits_per_pixel(size, tokens.info)
+
+
+def collect(
+    bench: Bench,
+    store: Store,
+    data: DataSet,
+    settings: Sequence[Setting],
+    metrics: Sequence[str],
+    *,
+    study: str,
+    tell: Tell = lambda line: None,
+) -> dict[Setting, list[Record]]:
+    """Records of every clip under every setting: from the store where they are complete, made and stored where not.
+
+    Clip by clip, so that a clip is read and encoded once for all settings.
+    """
+    unavailable = why_unavailable(metrics, bench.measure)
+    wanted = [m for m in metrics if m not in unavailable]
+    found: dict[Setting, list[Record]] = {s: [] for s in settings}
+    for number, clip in enumerate(data.clips, 1):
+        scene: Scene | None = None
+        for setting in settings:
+            record = _start(bench, store, data, clip, setting, study)
+            lacking = record.reading.lacks(wanted)
+            if lacking or not record.cells:
+                if scene is None:
+                    tell(f"{study}: {data.name} {number}/{len(data)}: {clip.name}")
+                    scene = bench.scene(clip)
+                record = bench.record(scene, setting, lacking, record)
+            said = Reading(unavailable=dict(unavailable))
+            record = replace(record, study=study, reading=said.merged(record.reading))
+            if store.find(study, clip.name, record.key) != record:
+                store.write(record)
+            found[setting].append(record)
+    return found
+
+
+def _start(bench: Bench, store: Store, data: DataSet, clip: Clip, setting: Setting, study: str) -> Record:
+    model = bench.model(setting)
+    key = make_key(clip=clip.identity, setting=setting.record(), model=model, measure=conventions_of(bench.measure))
+    stored = store.find(study, clip.name, key)
+    if stored is not None:
+        return replace(stored, data=data.name)
+    return Record(study=study, data=data.name, clip=clip.name, setting=setting.record(), model=model, key=key)
+
+
+def conventions_of(config: MeasureConfig) -> dict[str, Any]:
+    """The settings that change a reading; not where it was computed, nor the seed of the resampling."""
+    return {k: v for k, v in asdict(config).items() if k not in ("device", "seed")}

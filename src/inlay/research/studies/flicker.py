@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DAVIS in, the tables of Appendix G out: flicker by region, by fill, and paired tests over the same clips."""
+
+from __future__ import annotations
+
+from inlay.errors import MissingError
+from inlay.measure import paired_comparison
+from inlay.research.studies import paper
+from inlay.research.studies.ablation import NAMES, masked
+from inlay.research.studies.datasets import DataSet
+from inlay.research.studies.quality import compare, mean_of
+from inlay.research.studies.records import Record
+from inlay.research.studies.rules import Setting
+from inlay.research.studies.sections import (
+    Cell,
+    Finding,
+    Section,
+    Table,
+    mean_cell,
+    missing_notes,
+    number,
+    percent,
+    word,
+)
+from inlay.research.studies.workspace import Workspace
+from inlay.tokenizer import LITS
+
+METRICS = ("flicker", "flicker-static", "flicker-moving", "error-level", "psnr")
+REGIONS = {"static": "flicker-static", "moving": "flicker-moving", "all": "flicker"}
+JUDGED = {**REGIONS, "error level": "error-level"}
+
+
+def flicker_arms(work: Workspace) -> dict[str, Setting]:
+    """At the paper's keep rate."""
+    match = work.matcher(work.davis_val())
+    tau = match.tau(paper.DAVIS_RATE)
+    previous = masked(work, tau=match.tau(paper.DAVIS_RATE, reference="previous"), reference="previous")
+    arms = {"backbone": Setting(rule="full"), "ours": masked(work, tau=tau), "ours, previous reference": previous}
+    others = [f for f in work.fills() if f != work.bench.tokenizer.default_fill]
+    return arms | {NAMES.get(f, f): masked(work, fill=f, tau=tau) for f in others}
+
+
+def measure_flicker(work: Workspace, data: DataSet) -> dict[Setting, list[Record]]:
+    return work.collect("flicker", data, list(dict.fromkeys(flicker_arms(work).values())), METRICS)
+
+
+def flicker(work: Workspace) -> Section:
+    """Backbone against masking, last-kept against previous, and fill against fill."""
+    data = work.davis_val()
+    found = measure_flicker(work, data)
+    by_arm = {name: found[s] for name, s in flicker_arms(work).items()}
+    given = [name for name in work.bench.tokenizer.lits if name not in LITS]
+    tables = (_regions(by_arm, len(data)), _arms(by_arm), _paired(work, by_arm, given))
+    rate = sum(r.keep_rate for r in by_arm["ours"]) / len(data)
+    return Section(
+        name="flicker",
+        title="Temporal flicker (Appendix G)",
+        text=(
+            f"On {data.name} ({len(data)} clips) at a keep rate of {100 * rate:.1f} %. Flicker is the mean change "
+            "of the error from frame to frame along the flow of the reference, on the 0..255 scale.",
+            *([f"Given with --lit: {', '.join(given)}."] if given else []),
+            *missing_notes([r for records in by_arm.values() for r in records], METRICS),
+            *work.notes,
+        ),
+        tables=tables,
+        findings=(*_findings(by_arm), *_objectives(by_arm, given)),
+        setup=work.setup(data, metrics=METRICS),
+    )
+
+
+def _regions(arms: dict[str, list[Record]], clips: int) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for region, metric in REGIONS.items():
+        before, after = mean_of(arms["backbone"], metric), mean_of(arms["ours"], metric)
+        rows.append((word(region), *_row(arms, metric), *_growth(before, after)))
+    for region, (before, after) in paper.FLICKER.items():
+        rows.append((word(f"paper: {region}"), number(before), number(after), *_growth(before, after)))
+    columns = ("Region", "backbone", "with masking", "masking adds", "in percent", "backbone's share")
+    return Table(caption=f"Flicker by region ({clips} clips)", columns=columns, rows=tuple(rows))
+
+
+def _row(arms: dict[str, list[Record]], metric: str) -> tuple[Cell, Cell]:
+    return _mean(arms["backbone"], metric), _mean(arms["ours"], metric)
+
+
+def _mean(records: list[Record], metric: str, digits: int = 3) -> Cell:
+    return mean_cell([r.reading.values[metric] for r in records if metric in r.reading.values], digits)
+
+
+def _growth(before: float | None, after: float | None) -> tuple[Cell, Cell, Cell]:
+    if not before or not after:
+        return word("-"), word("-"), word("-")
+    return number(after - before), percent(after / before - 1), percent(before / after)
+
+
+def _arms(arms: dict[str, list[Record]]) -> Table:
+    columns = ("Arm", "flicker, all ↓", "static ↓", "moving ↓", "error level ↓", "PSNR ↑")
+    rows = [
+        (word(name), *(_mean(records, m) for m in METRICS[:-1]), _mean(records, "psnr", 2))
+        for name, records in arms.items()
+    ]
+    for name, (*flickers, psnr) in paper.FLICKER_OBJECTIVES.items():
+        rows.append((word(f"paper: {name}"), *(_known(x) for x in flickers), _known(psnr, 2)))
+    return Table(caption="Flicker and fidelity of each arm", columns=columns, rows=tuple(rows))
+
+
+def _known(x: float | None, digits: int = 3) -> Cell:
+    return word("-") if x is None else number(x, digits)
+
+
+def _paired(work: Workspace, arms: dict[str, list[Record]], given: list[str]) -> Table:
+    """Clip by clip: each arm against ours; of several networks given by hand the later ones against the first two."""
+    columns = (
+        "Comparison (positive favours the second)",
+        "clips",
+        "mean difference",
+        "95 % interval",
+        "p (t)",
+        "p (Wilcoxon)",
+    )
+    pairs = [(name, "ours") for name in arms if name != "ours" and name not in given[1:]]
+    pairs += [(first, later) for i, first in enumerate(given[:2]) for later in given[i + 1 :]]
+    rows: list[tuple[Cell, ...]] = []
+    for first, second in pairs:
+        for region, metric in JUDGED.items():
+            row = _pair(work, arms[first], arms[second], metric)
+            if row is not None:
+                rows.append((word(f"{first} against {second} ({region})"), *row))
+    for name, (difference, low, high, p) in paper.FLICKER_PAIRED.items():
+        span = word(f"[{low:+.3f}, {high:+.3f}]")
+        rows.append((word(f"paper: {name}"), word("30"), number(difference), span, number(p), word("-")))
+    return Table(caption="Paired comparisons over the same clips", columns=columns, rows=tuple(rows))
+
+
+def _pair(work: Workspace, a: list[Record], b: list[Record], metric: str) -> tuple[Cell, ...] | None:
+    pairs = [
+        (p.reading.values[metric], q.reading.values[metric])
+        for p, q in zip(a, b, strict=True)
+        if metric in p.reading.values and metric in q.reading.values
+    ]
+    if len(pairs) < 2:
+        return None
+    try:
+        test = paired_comparison([p for p, _ in pairs], [q for _, q in pairs])
+    except MissingError as error:
+        if str(error) not in work.notes:
+            work.notes.append(str(error))
+        return None
+    span = Cell(text=f"[{test.low:+.3f}, {test.high:+.3f}]", value=test.low)
+    return number(float(test.clips), 0), number(test.mean_difference), span, number(test.t_p), number(test.wilcoxon_p)
+
+
+def _findings(arms: dict[str, list[Record]]) -> list[Finding]:
+    growth = {}
+    for region, metric in REGIONS.items():
+        before, after = mean_of(arms["backbone"], metric), mean_of(arms["ours"], metric)
+        if before and after:
+            growth[region] = after / before - 1
+    shown = ", ".join(f"{region} {100 * g:+.1f} %" for region, g in growth.items())
+    known = len(growth) == len(REGIONS)
+    return [
+        Finding(claim="masking adds flicker", holds=growth["all"] > 0 if known else None, detail=shown),
+        Finding(
+            claim="masking adds relatively more flicker in static regions than in moving ones",
+            holds=growth["static"] > growth["moving"] if known else None,
+            detail=shown,
+            why="a fill that begins from what was held has little left to add where nothing moves",
+        ),
+        Finding(
+            claim="the backbone's own flicker remains the larger part",
+            holds=growth["all"] < 1 if known else None,
+            detail=f"{100 / (1 + growth['all']):.0f} % of all; the paper has 71 %" if known else "",
+        ),
+        compare(
+            "the last-kept reference flickers less than the previous slot",
+            arms["ours"],
+            arms["ours, previous reference"],
+            "flicker",
+            why="at one keep rate the two references drop nearly the same cells of clips that move as these do",
+        ),
+    ]
+
+
+def _objectives(arms: dict[str, list[Record]], given: list[str]) -> list[Finding]:
+    """Of several networks given by hand, whether the later ones flicker less than the first."""
+    found = []
+    for later in given[1:]:
+        found.append(compare(f"{later} flickers less than {given[0]}", arms[later], arms[given[0]], "flicker"))
+    return found

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clips in, pictures out: masks over thresholds (Appendices A, B), cells over time (Figure 1), scores (Appendix E)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from inlay.backbones import load_backbone
+from inlay.errors import InlayError
+from inlay.masking import MaskConfig, Profile, keep_mask, scan
+from inlay.measure import calibrate
+from inlay.research.studies import paper
+from inlay.research.studies.datasets import Clip, DataSet, count_frames, read_any
+from inlay.research.studies.evaluate import Scene
+from inlay.research.studies.plots import (
+    Histogram,
+    Panel,
+    Series,
+    Strip,
+    as_panels,
+    contact_sheet,
+    curves,
+    frame_row,
+    histograms,
+    lit_cells,
+)
+from inlay.research.studies.records import Record, make_key
+from inlay.research.studies.rules import Setting
+from inlay.research.studies.sections import Cell, Finding, Section, Table, number, percent, word
+from inlay.research.studies.workspace import Workspace
+from inlay.tokenizer import Tokenizer
+from inlay.video.frames import Video
+
+SHOWN = 4  # clips that are pictured
+FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 3.0)  # thresholds, in multiples of ours
+CHUNKS = 4  # of a long video whose use of cells is drawn
+
+
+def spread(data: DataSet, count: int = SHOWN) -> list[Clip]:
+    """Clips spread evenly over the set."""
+    count = min(count, len(data))
+    return [data.clips[i * len(data) // count] for i in range(count)]
+
+
+def masks(work: Workspace) -> Section:
+    """What each threshold keeps, as pictures."""
+    data = work.any_set()
+    rows: list[tuple[Cell, ...]] = []
+    figures = []
+    taus = [work.bench.tau * f for f in FACTORS]
+    for clip in spread(data):
+        work.tell(f"masks: {clip.name}")
+        scene = work.bench.scene(clip)
+        keep = [_masked(work, data, clip, scene, tau) for tau in taus]
+        rows.append((word(clip.name), *(percent(k.float().mean().item()) for k in keep)))
+        name = f"masks-{len(rows)}.jpg"
+        caption = f"{clip.name}: kept cells in full light, by threshold; one picture a slot."
+        figures += work.figure(name, caption, lambda s=scene, k=keep: contact_sheet(_strips(s, taus, k)))  # type: ignore[misc]
+    table = Table(caption="Keep rate by threshold", columns=("Clip", *(f"tau {t:.3g}" for t in taus)), rows=tuple(rows))
+    falling = all(
+        a.value is not None and b.value is not None and a.value >= b.value for row in rows for a, b in pairwise(row[1:])
+    )
+    return Section(
+        name="masks",
+        title="Masks (Appendices A and B)",
+        text=tuple(work.notes),
+        tables=(table,),
+        figures=tuple(figures),
+        findings=(Finding(claim="a higher threshold keeps no more cells", holds=falling),),
+        setup=work.setup(data, metrics=()),
+    )
+
+
+def _masked(work: Workspace, data: DataSet, clip: Clip, scene: Scene, tau: float) -> torch.Tensor:
+    """[T, H, W] bool, with a record of its counts."""
+    setting = Setting(tau=tau)
+    keep_THW = keep_mask(scene.z_BCTHW, MaskConfig(tau=tau))[0].cpu()
+    model = work.bench.model(setting)
+    key = make_key(kind="mask", clip=clip.identity, setting=setting.record(), weights=model["weights"])
+    slots = tuple(keep_THW.flatten(1).sum(1).tolist())
+    work.store.write(
+        Record(
+            study="masks", data=data.name, clip=clip.name, setting=setting.record(), model=model, key=key,
+            tokens=sum(slots), cells=keep_THW.numel(), slots=slots,
+        )
+    )  # fmt: skip
+    return keep_THW
+
+
+def _strips(scene: Scene, taus: list[float], keep: list[torch.Tensor]) -> list[Strip]:
+    slots = len(keep[0])
+    stride = max(1, (len(scene.video) - 1) // max(1, slots - 1))
+    last = [min(t * stride, len(scene.video) - 1) for t in range(slots)]  # the frame a slot ends with
+    frames = [scene.video.frames[i].numpy() for i in last]
+    strips = [Strip(title="input", pictures=tuple(frames), titles=tuple(f"frame {i}" for i in last))]
+    for tau, keep_THW in zip(taus, keep, strict=True):
+        lit = tuple(lit_cells(f, k.numpy()) for f, k in zip(frames, keep_THW, strict=True))
+        shares = tuple(f"{100 * k.float().mean().item():.0f} %" for k in keep_THW)
+        strips.append(Strip(title=f"τ = {tau:.3g}", pictures=lit, titles=shares))
+    return strips
+
+
+def token_usage(work: Workspace) -> Section:
+    """Figure 1 and Appendix C: kept cells over time, with the reference begun anew in each chunk, and carried on."""
+    data = work.any_set()
+    rows: list[tuple[Cell, ...]] = []
+    figures = []
+    for clip in spread(data):
+        work.tell(f"usage: {clip.name}")
+        frames = min(CHUNKS, max(1, count_frames(clip.path) // clip.spec.span)) * clip.spec.frames
+        video = read_any(clip.path, clip.spec, frames=frames)
+        anew, carried = use_over_time(work, video.frames.split(clip.spec.frames))
+        rows.append(
+            (word(clip.name), number(float(len(video)), 0), percent(float(anew.mean())), percent(float(carried.mean())))
+        )
+        weights = work.bench.tokenizer.spec.weight_hash
+        key = make_key(kind="usage", clip=clip.identity, tau=work.bench.tau, weights=weights)
+        work.store.write_json(
+            f"records/usage/{len(rows)}.{key}.json",
+            {"clip": clip.name, "per_clip": [float(v) for v in anew], "carried": [float(v) for v in carried]},
+        )
+        shown = [video.frames[i * (len(video) - 1) // 7].numpy() for i in range(8)]
+        place = tuple(i * len(video) / len(anew) for i in range(len(anew)))
+        panel = Panel(
+            title=clip.name,
+            x_label="frame",
+            y_label="kept cells, %",
+            steps=True,
+            series=(
+                Series(label="reference begun anew in each chunk", x=place, y=tuple(float(100 * v) for v in anew)),
+                Series(label="reference carried on", x=place, y=tuple(float(100 * v) for v in carried)),
+            ),
+        )
+        caption = f"{clip.name}: kept cells over time at tau {work.bench.tau:.3g}."
+        row = f"{clip.name}: eight frames, evenly spaced."
+        figures += work.figure(f"usage-{len(rows)}.jpg", row, lambda s=shown: frame_row(s))  # type: ignore[misc]
+        figures += work.figure(f"usage-{len(rows)}.png", caption, lambda p=panel: curves([p]), [panel])  # type: ignore[misc]
+    saved = all(a[2].value is not None and a[3].value is not None and a[3].value <= a[2].value for a in rows)
+    return Section(
+        name="usage",
+        title="Use of cells over time (Figure 1, Appendix C)",
+        text=(
+            "Each chunk of frames is encoded on its own; the second curve carries the last-kept reference over the "
+            "borders, as the paper's selection cache does.",
+            *work.notes,
+        ),
+        tables=(
+            Table(
+                caption="Keep rate of whole videos",
+                columns=("Clip", "frames", "begun anew", "carried on"),
+                rows=tuple(rows),
+            ),
+        ),
+        figures=tuple(figures),
+        findings=(Finding(claim="carrying the reference saves cells", holds=saved),),
+        setup=work.setup(data, metrics=()),
+    )
+
+
+@torch.inference_mode()
+def use_over_time(work: Workspace, chunks: tuple[torch.Tensor, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Share of kept cells in each slot: with the reference begun anew in each chunk, and carried on."""
+    config = MaskConfig(tau=work.bench.tau)
+    state, anew, carried = None, [], []
+    for frames in chunks:
+        z_BCTHW = work.bench.tokenizer.latents(work.bench.tokenizer.pixels([Video(frames=frames)]))
+        anew.append(scan(z_BCTHW, config)[0][0])
+        keep_BTHW, state = scan(z_BCTHW, config, state)
+        carried.append(keep_BTHW[0])
+    first, second = (torch.cat(rows).flatten(1).float().mean(1).cpu().numpy() for rows in (anew, carried))
+    return first, second
+
+
+def backbones(work: Workspace) -> Section:
+    """Appendix E: scale and selectivity of the latents of the backbone, and of others that are named."""
+    data = work.any_set()
+    profiles = {work.bench.tokenizer.spec.name: _profile(work, work.bench.tokenizer, data)}
+    for name in work.also:
+        try:
+            backbone = load_backbone(name, device=work.bench.tokenizer.device, dtype=work.bench.tokenizer.dtype)
+        except InlayError as error:
+            work.notes.append(f"{name} is left out: {error}.")
+            continue
+        one = Tokenizer(backbone, device=work.bench.tokenizer.device, dtype=work.bench.tokenizer.dtype)
+        profiles[name] = _profile(work, one, data)
+    rows = [_profile_row(p) for p in profiles.values()]
+    for name, (std, mean, sd, cov, tau) in paper.BACKBONES.items():
+        dash = word("-")
+        rows.append(
+            (word(f"paper: {name}"), dash, number(std), dash, number(mean), number(sd), number(cov), number(tau, 2))
+        )
+    columns = ("Backbone", "channels", "std, mean", "std of slot 0", "score mean", "score std", "CoV", "tau")
+    return Section(
+        name="backbones",
+        title="Scale and selectivity of backbones (Appendix E)",
+        text=(
+            "Encoder statistics alone. The scores are those of a last-kept scan whose threshold equals their mean; a "
+            "higher CoV (std over mean) means that one threshold tells still from moving more cleanly.",
+            *work.notes,
+        ),
+        tables=(Table(caption=f"Latents on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(rows)),),
+        figures=tuple(
+            work.figure(
+                "backbones.png",
+                "Per-channel standard deviations and scores.",
+                lambda: histograms(_distributions(profiles)),
+                as_panels(_distributions(profiles)),
+            )
+        ),
+        setup=work.setup(data, metrics=()),
+    )
+
+
+def _profile(work: Workspace, tokenizer: Tokenizer, data: DataSet) -> Profile:
+    key = make_key(kind="profile", data=data.digest, weights=tokenizer.spec.weight_hash)
+    file = f"records/backbones/{tokenizer.spec.name}.{key}.json"
+    with suppress(TypeError, InlayError):  # there is none yet, or it is damaged
+        return Profile(**(work.store.read_json(file) or {}))
+    state = calibrate.start(tokenizer.spec)
+    for clip in data.clips:
+        work.tell(f"backbones: {tokenizer.spec.name}: {clip.name}")
+        state = calibrate.update(state, tokenizer.latents(tokenizer.pixels([clip.load()])))
+    profile = calibrate.finish(state, data=data.name)
+    work.store.write_json(file, asdict(profile))
+    return profile
+
+
+def _profile_row(p: Profile) -> tuple[Cell, ...]:
+    spread_all, spread_first = np.mean(p.latent_std), np.mean(p.first_std)
+    numbers = (spread_all, spread_first, p.score_mean, p.score_std, p.selectivity, p.tau)
+    return (word(p.backbone), number(float(len(p.latent_std)), 0), *(number(float(v)) for v in numbers))
+
+
+def _distributions(profiles: dict[str, Profile]) -> list[tuple[str, list[Histogram]]]:
+    widest = max(max(p.latent_std) for p in profiles.values()) * 1.05
+    edges = tuple(np.linspace(0, widest, 25).tolist())
+    channels = [
+        Histogram(
+            label=name,
+            edges=edges,
+            counts=tuple(np.histogram(p.latent_std, edges)[0].tolist()),
+            mark=float(np.mean(p.latent_std)),
+            mark_label=f"mean {np.mean(p.latent_std):.3f}",
+        )
+        for name, p in profiles.items()
+    ]
+    scores = [
+        Histogram(
+            label=f"{name}: mean {p.score_mean:.3f}, std {p.score_std:.3f}, CoV {p.selectivity:.3f}",
+            edges=p.score_edges,
+            counts=tuple(float(c) for c in p.score_counts),
+            mark=p.tau,
+            mark_label=f"suggested τ {p.tau:.3g}",
+        )
+        for name, p in profiles.items()
+    ]
+    return [("standard deviation of a channel", channels), ("score under last-kept", scores)]

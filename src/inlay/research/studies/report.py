@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sections in, one HTML file that needs nothing else out, and the Markdown page of results."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+
+from inlay.research.studies.report_style import HOVER, SORT, STYLE
+from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table
+from inlay.research.studies.svg import draw
+
+KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
+EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
+
+
+def html_report(sections: Sequence[Section], root: Path, *, title: str = "Inlay: studies") -> str:
+    """One page; `root` is where the sections' figures and films lie."""
+    links = [(s.name, s.title.split(" (")[0]) for s in sections]
+    films = list({f.file: f for s in sections for f in s.films if (root / f.file).is_file()}.values())
+    links += [("films", "Films")] if films else []
+    menu = " ".join(f'<a href="#{escape(name)}">{escape(text)}</a>' for name, text in links)
+    body = "\n".join([*(_section(s, root) for s in sections), _films(films, root), _foot(sections)])
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+        "<p>Numbers in brackets are 95 % intervals. A click on a column sorts by it; pointing at a plot, or the arrow "
+        "keys, tell its numbers.</p>\n"
+        f'<nav>{menu}</nav>\n{body}\n<div id="tip" role="status"></div>\n<script>{SORT}{HOVER}</script>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def _section(section: Section, root: Path) -> str:
+    parts = [f'<section id="{escape(section.name)}">', f"<h2>{escape(section.title)}</h2>"]
+    parts += [f"<p>{escape(text)}</p>" for text in section.text]
+    parts += [_table(t) for t in section.tables]
+    parts += [_figure(f, root) for f in section.figures]
+    if section.findings:
+        marks = {True: "holds", False: "fails", None: ""}
+        rows = [f'<li class="{marks[f.holds]}">{escape(f.text())}</li>' for f in section.findings]
+        parts.append(f"<ul>{''.join(rows)}</ul>")
+    parts.append(_setup(section))
+    return "\n".join([*parts, "</section>"])
+
+
+def _figure(figure: Figure, root: Path) -> str:
+    """A plot is drawn from its numbers; a picture is carried along; one that is gone is left out."""
+    text = escape(figure.caption)
+    if figure.panels:
+        plots = "".join(f"<div>{draw(panel)}</div>" for panel in figure.panels)
+        return f'<figure><div class="plots">{plots}</div><figcaption>{text}</figcaption></figure>'
+    path = root / figure.file
+    if not path.is_file():
+        return ""
+    return f"<figure>{_image(path, text)}<figcaption>{text}</figcaption></figure>"
+
+
+def _image(path: Path, text: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img src="data:image/{KINDS.get(path.suffix, "png")};base64,{data}" alt="{text}">'
+
+
+def _films(films: Sequence[Figure], root: Path) -> str:
+    if not films:
+        return ""
+    shown = [
+        f"<figure>{_image(root / f.file, escape(f.caption))}<figcaption>{escape(f.caption)}</figcaption></figure>"
+        for f in films
+    ]
+    return f'<section id="films">\n<h2>Films</h2>\n<div class="films">{"".join(shown)}</div>\n</section>'
+
+
+def _foot(sections: Sequence[Section]) -> str:
+    """Configuration and commit: each value once, all of them where sections differ."""
+    rows = []
+    for key in EVERY_SECTION:
+        values = list(dict.fromkeys(_say(s.setup[key]) for s in sections if s.setup.get(key) not in (None, "")))
+        if values:
+            rows.append(f"<dt>{escape(key)}</dt><dd>{escape('; '.join(values))}</dd>")
+    commands = dict.fromkeys(s.setup["command"] for s in sections if s.setup.get("command"))
+    rows += [f"<dt>command</dt><dd><code>{escape(c)}</code></dd>" for c in commands]
+    return f'<footer id="configuration"><p>How this page was made</p><dl>{"".join(rows)}</dl></footer>'
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(c)}</th>' for c in table.columns)
+    body = "\n".join("<tr>" + "".join(_cell(c) for c in row) + "</tr>" for row in table.rows)
+    caption = f"<caption>{escape(table.caption)}</caption>"
+    drawn = f"<table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+    return f'<div class="wide">{drawn}</div>'
+
+
+def _cell(cell: Cell) -> str:
+    number = "" if cell.value is None else f' data-value="{cell.value!r}"'
+    return f"<td{number}>{escape(cell.text)}</td>"
+
+
+def _setup(section: Section) -> str:
+    rows = [f"<li>{escape(k)}: {escape(_say(v))}</li>" for k, v in section.setup.items() if v or v == 0]
+    return f"<details><summary>Settings of this section</summary><ul>{''.join(rows)}</ul></details>"
+
+
+def _say(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{k} {_say(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_say(v) for v in value)
+    return str(value)
+
+
+def results_page(sections: Sequence[Section], *, figures: str = "") -> str:
+    """The page "Results" in Markdown; `figures` is the way from it to the folder of the studies."""
+    head = (
+        "# Results\n\nMade by `inlay study docs` from the records of the studies; do not edit by hand. Numbers in "
+        "brackets are 95 % intervals. Rows that begin with `paper:` are the paper's own, with another backbone "
+        "(Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric follows "
+        "is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
+    )
+    parts = [head, in_short(sections)]
+    for section in sections:
+        parts.append(section.markdown(figures=figures, narrow=True))
+        parts.append(_made(section))
+    return "\n".join(parts)
+
+
+def in_short(sections: Sequence[Section]) -> str:
+    """How many relations hold, by study, and those that do not, each with its numbers and the likely reason."""
+    examined = {s.title: [f for f in s.findings if f.holds is not None] for s in sections}
+    examined = {title: found for title, found in examined.items() if found}
+    if not examined:
+        return ""
+    total, kept = (sum(map(len, rows)) for rows in (examined.values(), map(_holding, examined.values())))
+    lines = [
+        "## In short",
+        "",
+        f"{kept} of {total} relations hold here: those the paper states, and some that follow from it. Each is checked "
+        "by code from the records and listed below its tables; a difference is paired clip by clip, in brackets its "
+        "95 % interval.",
+        "",
+        "| Study | relations | hold |",
+        "|---|---:|---:|",
+        *(f"| {title} | {len(found)} | {len(_holding(found))} |" for title, found in examined.items()),
+        "",
+        *_failing(examined),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _holding(findings: Sequence[Finding]) -> list[Finding]:
+    return [f for f in findings if f.holds]
+
+
+def _failing(examined: Mapping[str, Sequence[Finding]]) -> list[str]:
+    """A line on each relation that does not hold, those with the same likely reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for title, found in examined.items():
+        for f in (f for f in found if not f.holds):
+            numbers = f" ({f.detail})" if f.detail else ""
+            line = f"- {title.split(' (')[-1].rstrip(')')}: {f.claim}{numbers}."
+            by_reason.setdefault(f.why, []).append(line)
+    lines = []
+    for reason in sorted(by_reason):
+        because = f", likely because {reason}" if reason else ""
+        which = "These do" if len(by_reason[reason]) > 1 else "This does"
+        lines += [f"{which} not hold{because}:", "", *by_reason[reason], ""]
+    return lines
+
+
+def _made(section: Section) -> str:
+    setup = section.setup
+    sets = "; ".join(
+        f"{d['name']}: {len(d['clips'])} clips of {d['spec']['frames']} frames, side {d['spec']['size']}, "
+        f"interval {d['spec']['interval']}, split {d['split']}"
+        for d in setup.get("data", [])
+    )
+    where = f" on {setup['device']}" if setup.get("device") else ""
+    return f"Made{where} with `{_placeless(setup.get('command', ''))}` ({setup.get('backbone', '')}; {sets}).\n"
+
+
+def _placeless(command: str) -> str:
+    """A command without the folders and the device of who gave it: `--data-davis DAVIS`."""
+    words = shlex.split(command)
+    shown: list[str] = []
+    for option, word in pairwise(["", *words]):
+        if option == "--device" or word == "--device":
+            continue
+        shown.append(option.rpartition("-")[2].upper() if option.startswith("--data-") or option == "--out" else word)
+    return " ".join(shown)

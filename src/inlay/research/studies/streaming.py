@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long videos in, Table 4 of the paper out: chunks on their own against streams that carry caches or state on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from inlay.container.tokens import Tokens
+from inlay.errors import VideoError
+from inlay.measure import count_tokens
+from inlay.measure.recall import remember
+from inlay.research.studies import paper
+from inlay.research.studies.datasets import Clip, DataSet, count_frames
+from inlay.research.studies.plots import Panel, Series, curves
+from inlay.research.studies.quality import compare
+from inlay.research.studies.readable import sound
+from inlay.research.studies.readings import Reading, read_pair, why_unavailable
+from inlay.research.studies.records import Record, make_key
+from inlay.research.studies.rules import Setting
+from inlay.research.studies.sections import Finding, Section, missing_notes
+from inlay.research.studies.workspace import Workspace
+from inlay.video.frames import Video
+
+CHUNKS = 2  # of 33 frames: what most DAVIS sequences hold
+MODES = {
+    "clips": "per-clip reference",
+    "dual-cache": "streaming, dual cache",
+    "stateful": "streaming, network state carried on",
+}
+
+
+def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]:
+    """Records by mode."""
+    modes = [m for m in MODES if m != "stateful" or work.bench.tokenizer.spec.stateful]
+    unavailable = why_unavailable(work.metrics, work.config)
+    found: dict[str, list[Record]] = {m: [] for m in modes}
+    for number, clip in enumerate(data.clips, 1):
+        video: Video | None = None
+        for mode in modes:
+            record = _start(work, data, clip, mode)
+            lacking = [m for m in record.reading.lacks(work.metrics) if m not in unavailable]
+            if lacking or not record.cells:
+                if video is None:
+                    work.tell(f"streaming: {data.name} {number}/{len(data)}: {clip.name}")
+                    video = clip.load()
+                    reference = replace(video, frames=remember(video.frames.to(work.config.device)))
+                tokens, result = _through(work, video, mode)
+                reading = read_pair(reference, result, lacking, work.config)
+                record = _counted(work, tokens, replace(record, reading=record.reading.merged(reading)))
+                work.store.write(record)
+            said = Reading(unavailable=dict(unavailable))
+            found[mode].append(replace(record, reading=said.merged(record.reading)))
+    work.saw([r for records in found.values() for r in records])
+    return found
+
+
+def streaming(work: Workspace) -> Section:
+    """Videos of two chunks; the modes differ in what the second chunk knows of the first."""
+    data = sound(long_videos(work), work.store, work.tell)
+    found = measure_streaming(work, data)
+    rows = [work.quality_row(MODES[m], records) for m, records in found.items()]
+    rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
+    frames = data.spec.frames
+    use = use_by_slot(found)
+    caption = (
+        "Kept cells by slot, mean over the videos: a full slot where each chunk begins anew, none where it goes on."
+    )
+    return Section(
+        name="streaming",
+        title="Streaming (Table 4)",
+        text=(
+            f"Videos of {frames} frames, encoded in chunks of {frames // CHUNKS}; no scene cuts, no key interval. "
+            "The paper compares per-clip masks and the dual cache; the third row carries the "
+            "backbone's own causal state on, so that the whole video has one slot 0.",
+            *missing_notes([r for records in found.values() for r in records], work.metrics),
+        ),
+        tables=(work.quality_table(f"Streaming on {data.name} ({len(data)} videos)", "Mode", rows),),
+        figures=tuple(work.figure("streaming.png", caption, lambda: curves([use]), [use])),
+        findings=tuple(_findings(found)),
+        setup=work.setup(data),
+    )
+
+
+def use_by_slot(found: dict[str, list[Record]]) -> Panel:
+    """Appendix C: the share of cells kept in each slot, for every mode."""
+    series = []
+    for mode, records in found.items():
+        slots = min(len(r.slots) for r in records)
+        shares = [100 * sum(r.slots[t] * len(r.slots) / r.cells for r in records) / len(records) for t in range(slots)]
+        series.append(Series(label=MODES[mode], x=tuple(map(float, range(slots))), y=tuple(shares)))
+    return Panel(
+        title="Kept cells over time", x_label="slot", y_label="kept cells, %", series=tuple(series), steps=True
+    )
+
+
+def long_videos(work: Workspace) -> DataSet:
+    """The videos of DAVIS in pieces of two chunks as long as clips, or half as long where all videos are too short."""
+    data, backbone = work.need("davis"), work.bench.tokenizer.spec
+    seen = {c.path: (c, count_frames(c.path)) for c in reversed(data.clips)}
+    for frames in (data.spec.frames, data.spec.frames // 2):
+        slots = backbone.slots(frames + 1 - backbone.time_stride)  # as many as are full: a length the backbone takes
+        spec = replace(data.spec, frames=CHUNKS * backbone.frames(max(slots, 2)), clips=1)
+        long = [replace(c, spec=spec, start=0) for c, count in reversed(seen.values()) if count >= spec.span]
+        gone = [f"{c.name}: shorter than {spec.span} frames" for c, count in seen.values() if count < spec.span]
+        if long:
+            return replace(data, spec=spec, clips=tuple(long), left_out=(*data.left_out, *gone))
+    raise VideoError(f"{data.name}: streaming takes videos of {spec.span} frames at least, and none of {len(gone)} is")
+
+
+def _start(work: Workspace, data: DataSet, clip: Clip, mode: str) -> Record:
+    setting = {**Setting().record(), "mode": mode}
+    model = work.bench.model(Setting())
+    key = make_key(clip=clip.identity, setting=setting, model=model)
+    stored = work.store.find("streaming", clip.name, key)
+    blank = Record(study="streaming", data=data.name, clip=clip.name, setting=setting, model=model, key=key)
+    return stored or blank
+
+
+def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
+    from inlay.codec import StreamConfig, StreamDecoder, StreamEncoder
+
+    tokenizer = work.bench.tokenizer
+    config = StreamConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=len(video) // CHUNKS)
+    encoder = StreamEncoder(tokenizer, config, tau=work.bench.tau, precision="fp32")
+    tokens = Tokens.join(list(encoder.encode([video])))
+    decoder = StreamDecoder(tokenizer, fill=tokenizer.default_fill)
+    frames = torch.cat([decoder.push(part).frames for part in tokens.chunks()])
+    return tokens, Video(frames=frames, fps=video.fps)
+
+
+def _counted(work: Workspace, tokens: Tokens, base: Record) -> Record:
+    return replace(
+        base,
+        tokens=len(tokens),
+        cells=tokens.cells,
+        slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
+        bits_per_pixel=count_tokens(tokens).bits_per_pixel,
+        machine=work.bench.machine,
+    )
+
+
+def _findings(found: dict[str, list[Record]]) -> list[Finding]:
+    rate = {m: sum(r.keep_rate for r in records) / len(records) for m, records in found.items()}
+    shown = ", ".join(f"{m} {100 * r:.1f} %" for m, r in rate.items())
+    rows = [
+        Finding(claim="the dual cache keeps fewer cells", holds=rate["dual-cache"] < rate["clips"], detail=shown),
+        compare("the dual cache costs some quality", found["clips"], found["dual-cache"]),
+    ]
+    if "stateful" in found:
+        untaught = "no network here was trained on clips that go on where another ended"
+        claim = "carried state is better than the dual cache"
+        rows.append(compare(claim, found["stateful"], found["dual-cache"], why=untaught))
+    return rows

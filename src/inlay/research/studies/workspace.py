@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every study works with: the bench, the data sets, the store; and the steps they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inlay import __version__
+from inlay.errors import MissingError, UsageError
+from inlay.measure import MeasureConfig
+from inlay.origin import commit
+from inlay.research.studies.datasets import DataSet
+from inlay.research.studies.evaluate import Bench, Tell, collect
+from inlay.research.studies.layouts import DAVIS_VAL
+from inlay.research.studies.matching import Matcher
+from inlay.research.studies.paper import Quality
+from inlay.research.studies.plots import Panel
+from inlay.research.studies.records import Record, Store
+from inlay.research.studies.rules import Setting
+from inlay.research.studies.sections import (
+    Cell,
+    Figure,
+    Table,
+    bits_cell,
+    conventions,
+    heading,
+    metric_cell,
+    number,
+    percent,
+    rate_cell,
+    word,
+)
+
+SETS = {"davis": "--data-davis", "bench": "--data-bench"}
+
+
+@dataclass(kw_only=True)
+class Workspace:
+    """One run of `inlay study`."""
+
+    bench: Bench
+    store: Store
+    data: dict[str, DataSet]  # by role: davis, bench
+    metrics: tuple[str, ...]
+    also: tuple[str, ...] = ()  # other backbones, for the study that compares them
+    command: str = ""
+    tell: Tell = lambda line: None
+    notes: list[str] = field(default_factory=list)  # what a study wants to say in its section
+    machines: set[str] = field(default_factory=set)  # where the records of the study at hand were made
+    _matchers: dict[str, Matcher] = field(default_factory=dict)
+
+    @property
+    def config(self) -> MeasureConfig:
+        return self.bench.measure
+
+    def need(self, role: str) -> DataSet:
+        if role not in self.data:
+            raise UsageError(f"this study needs the data set {role}; give {SETS[role]} DIR")
+        return self.data[role]
+
+    def davis_val(self) -> DataSet:
+        """The val split of DAVIS, on which the paper's ablations and flicker tables stand; any other set as it is."""
+        return self.need("davis").only(DAVIS_VAL, "val")
+
+    def any_set(self) -> DataSet:
+        return self.data["davis"] if "davis" in self.data else next(iter(self.data.values()))
+
+    def matcher(self, data: DataSet) -> Matcher:
+        return self._matchers.setdefault(data.digest, Matcher(self.bench, self.store, data, self.tell))
+
+    def collect(
+        self, study: str, data: DataSet, settings: Sequence[Setting], metrics: Sequence[str] | None = None
+    ) -> dict[Setting, list[Record]]:
+        chosen = self.metrics if metrics is None else tuple(metrics)
+        found = collect(self.bench, self.store, data, settings, chosen, study=study, tell=self.tell)
+        self.saw([record for records in found.values() for record in records])
+        return found
+
+    def saw(self, records: Sequence[Record]) -> None:
+        """Remember where these were made, for the section."""
+        self.machines |= {record.machine for record in records if record.machine}
+
+    def fills(self) -> list[str]:
+        """hold, linear, and the networks that are at hand."""
+        return ["hold", "linear", *self.bench.tokenizer.lits]
+
+    def figure(self, file: str, caption: str, draw: Callable[[], bytes], panels: Sequence[Panel] = ()) -> list[Figure]:
+        """The figure as a list of one; where the drawing package is absent, with its numbers alone, or none at all.
+
+        `panels` are the numbers of a plot: the report draws them itself, so that one can point at them.
+        """
+        try:
+            self.store.write_bytes(f"figures/{file}", draw())
+        except MissingError as error:
+            note = f"No figures: {error}."
+            if note not in self.notes:
+                self.notes.append(note)
+            return [Figure(file="", caption=caption, panels=tuple(panels))] if panels else []
+        return [Figure(file=f"figures/{file}", caption=caption, panels=tuple(panels))]
+
+    def quality_columns(self) -> tuple[str, ...]:
+        return ("Keep rate ↓", "bits/pixel ↓", *(heading(m) for m in self.metrics))
+
+    def quality_row(self, label: str, records: Sequence[Record]) -> tuple[Cell, ...]:
+        scores = [metric_cell(records, m, self.config) for m in self.metrics]
+        return (word(label), rate_cell(records), bits_cell(records), *scores)
+
+    def paper_row(self, label: str, row: Quality) -> tuple[Cell, ...]:
+        """The paper's numbers under the same columns; a dash where it gives none."""
+        digits = {"psnr": 2, "fvd": 2}
+        names = ("psnr", "ssim", "lpips", "fvd")
+        given = {m: number(getattr(row, m), digits.get(m, 3)) for m in names}
+        scores = [given.get(m, word("-")) for m in self.metrics]
+        return (word(f"paper: {label}"), percent(row.keep), word("-"), *scores)
+
+    def quality_table(self, caption: str, first: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
+        return Table(caption=caption, columns=(first, *self.quality_columns()), rows=tuple(rows))
+
+    def setup(self, *sets: DataSet, metrics: Sequence[str] | None = None) -> dict[str, Any]:
+        """Every choice behind the numbers; `metrics` where a study has its own."""
+        spec = self.bench.tokenizer.spec
+        return {
+            "command": self.command,
+            "version": __version__,
+            "commit": commit(),
+            "backbone": f"{spec.name}, weights {spec.weight_hash}",
+            "tau": self.bench.tau,
+            "fill": self.bench.tokenizer.default_fill,
+            "device": "; ".join(sorted(self.machines)) or self.bench.machine,
+            "data": [d.record() for d in sets],
+            "conventions": conventions(self.metrics if metrics is None else metrics, self.config),
+        }

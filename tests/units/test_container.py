@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens in, bytes out, tokens back: the container room, with a plain range decoder as the oracle of its coder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import inlay
+from inlay import container
+from inlay.container import TokenReader, TokenWriter, as_stored, choose_steps, dequantise, quantise, save, to_bytes
+from inlay.container.coder import TABLES, TOTAL, SymbolDecoder, SymbolEncoder, frequencies, reach
+from inlay.container.mask import pack_mask, unpack_mask
+from inlay.container.q8 import pack_q8, unpack_q8
+from inlay.container.tokens import Tokens
+from inlay.errors import TokenFileError, UsageError
+from inlay.types import PRECISIONS, Recipe, Span, VideoInfo
+
+ASSETS = Path(__file__).parent.parent / "assets"
+
+
+def make_tokens(
+    slots: int = 9,
+    rows: int = 8,
+    columns: int = 12,
+    *,
+    keep: float = 0.4,
+    precision: str = "q8",
+    chunks: int = 1,
+    channels: int = 16,
+    times: bool = False,
+    seed: int = 0,
+    tau: float = 0.25,
+) -> Tokens:
+    """Chunks of smooth noise, the first slot of each kept whole."""
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.rand(chunks * slots, rows, columns, generator=draw) < keep
+    mask[::slots] = True
+    z_THWC = torch.randn(chunks * slots, rows, columns, channels, generator=draw).cumsum(0) / 3
+    frames = chunks * (4 * slots - 3)
+    return Tokens(
+        values=(z_THWC * torch.linspace(0.2, 3, channels))[mask],
+        mask=mask,
+        info=VideoInfo(width=8 * columns - 3, height=8 * rows - 5, fps=Fraction(30000, 1001), frames=frames),
+        recipe=Recipe(backbone="mini", weight_hash="0123abcd", tau=tau, precision=precision),
+        spans=(Span(slots=slots, frames=4 * slots - 3),) * chunks,
+        seconds=torch.arange(frames).double() / 29.97 + 0.001 if times else None,
+    )
+
+
+def same(a: Tokens, b: Tokens) -> bool:
+    times = a.seconds is b.seconds is None or torch.equal(a.seconds, b.seconds)
+    whole = torch.equal(a.values, b.values) and torch.equal(a.mask, b.mask) and times
+    return whole and (a.info, a.recipe, a.spans) == (b.info, b.recipe, b.spans)
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("precision", PRECISIONS)
+    @pytest.mark.parametrize("chunks", [1, 3])
+    @pytest.mark.parametrize("times", [False, True])
+    def test_a_reader_gets_what_as_stored_says(self, tmp_path: Path, precision: str, chunks: int, times: bool) -> None:
+        tokens = make_tokens(precision=precision, chunks=chunks, times=times)
+        back = inlay.open(save(tokens, tmp_path / "a.inlay"))
+        assert same(back, as_stored(tokens))
+        assert back.values.dtype == torch.float32
+
+    @pytest.mark.parametrize("precision", PRECISIONS)
+    def test_saving_again_changes_nothing(self, precision: str) -> None:
+        once = as_stored(make_tokens(precision=precision, chunks=2))
+        assert same(as_stored(once), once)
+        assert same(container.open(to_bytes(once)), once)
+
+    def test_raw_precisions_round_as_torch_does(self) -> None:
+        tokens = make_tokens()
+        for precision, dtype in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
+            stored = as_stored(replace(tokens, recipe=replace(tokens.recipe, precision=precision)))
+            assert torch.equal(stored.values, tokens.values.to(dtype).float())
+
+    def test_q8_is_the_public_quantiser(self) -> None:
+        tokens = make_tokens()
+        steps = choose_steps(tokens.values)
+        back = container.open(to_bytes(tokens))
+        assert torch.equal(back.values, dequantise(quantise(tokens.values, steps), steps))
+        assert bool(((back.values - tokens.values).abs() <= steps / 2 * (1 + 1e-6)).all())
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(data=st.data())
+    def test_any_mask_any_values(self, data: st.DataObject) -> None:
+        shape = data.draw(st.tuples(*[st.integers(1, 7)] * 3))
+        cells = math.prod(shape)
+        mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=cells, max_size=cells))).view(shape)
+        channels, kept = data.draw(st.integers(1, 5)), int(mask.sum())
+        number = st.one_of(st.floats(-3e4, 3e4, width=16), st.sampled_from([0.0, -0.0, 1e-7, 6e4]))
+        values = data.draw(st.lists(number, min_size=kept * channels, max_size=kept * channels))
+        frames = data.draw(st.integers(1, 4 * shape[0]))
+        tokens = Tokens(
+            values=torch.tensor(values, dtype=torch.float32).view(kept, channels),
+            mask=mask,
+            info=VideoInfo(width=8 * shape[2], height=8 * shape[1], fps=Fraction(24), frames=frames),
+            recipe=Recipe(backbone="b", weight_hash="", tau=0, precision=data.draw(st.sampled_from(PRECISIONS))),
+            spans=(Span(slots=shape[0], frames=frames, key=data.draw(st.booleans())),),
+        )
+        assert same(container.open(to_bytes(tokens)), as_stored(tokens))
+
+    def test_sources_of_every_kind(self, tmp_path: Path) -> None:
+        tokens = make_tokens(times=True)
+        path = tokens.save(tmp_path / "a.inlay")
+        data = path.read_bytes()
+        assert data == to_bytes(tokens)
+        with path.open("rb") as file:
+            sources = [path, str(path), data, bytearray(data), io.BytesIO(data), file, Pipe(data)]
+            assert all(same(container.open(source), as_stored(tokens)) for source in sources)
+        with pytest.raises(UsageError, match="got int"):
+            container.open(3)
+
+    def test_infinite_tau(self) -> None:
+        assert container.open(to_bytes(make_tokens(tau=math.inf))).recipe.tau == math.inf
+
+    def test_one_frame_and_no_tokens_at_all(self) -> None:
+        for keep in (0.0, 1.0):
+            tokens = make_tokens(1, 1, 1, keep=keep)
+            tokens = tokens if keep else replace(tokens, mask=tokens.mask & False, values=tokens.values[:0])
+            assert same(container.open(to_bytes(tokens)), as_stored(tokens))
+
+
+class Pipe(io.RawIOBase):
+    """A file that cannot seek, like standard input."""
+
+    def __init__(self, data: bytes) -> None:
+        self._rest = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int = -1) -> bytes:
+        return self._rest.read(size)
+
+
+class TestQuantiser:
+    def test_steps_are_near_a_sixteenth_of_the_deviation(self) -> None:
+        values = torch.randn(5000, 6) * torch.tensor([1e-6, 0.01, 0.7, 1.0, 30.0, 1e6])
+        ratio = choose_steps(values) * 16 / values.std(0)
+        assert bool(((ratio > 2**-0.26) & (ratio < 2**0.26)).all())
+
+    def test_steps_survive_bfloat16_and_flat_channels(self) -> None:
+        values = torch.stack([torch.zeros(9), torch.full((9,), 5.0), torch.randn(9)], dim=1)
+        steps = choose_steps(values)
+        assert torch.equal(steps, steps.bfloat16().float())
+        assert (dequantise(quantise(values, steps), steps)[:, 1] - 5).abs().max() < 1e-5
+        assert torch.equal(choose_steps(values[:0]), torch.ones(3))
+
+    def test_given_steps_are_used_and_checked(self) -> None:
+        tokens, steps = make_tokens(), torch.full((16,), 0.5)
+        assert torch.equal(container.open(to_bytes(tokens, steps=steps)).values, torch.round(tokens.values * 2) / 2)
+        for wrong, words in (
+            (torch.ones(3), "16 steps"),
+            (torch.zeros(16), "positive"),
+            (steps * 1e-9, "coarser step"),
+        ):
+            with pytest.raises(UsageError, match=words):
+                to_bytes(tokens, steps=wrong)
+
+    @pytest.mark.parametrize(
+        ("precision", "value"), [("fp16", 7e4), ("bf16", 3.4e38), ("q8", math.nan), ("fp32", math.inf)]
+    )
+    def test_values_that_do_not_fit_are_refused(self, precision: str, value: float) -> None:
+        tokens = make_tokens(precision=precision)
+        tokens.values[3, 4] = value
+        with pytest.raises(UsageError):
+            to_bytes(tokens)
+
+    def test_outliers_escape(self) -> None:
+        tokens, steps = make_tokens(), torch.full((16,), 0.0625)
+        usual = len(to_bytes(tokens, steps=steps))
+        tokens.values[::50] += 9000
+        data = to_bytes(tokens, steps=steps)
+        assert usual + 3 * 16 * len(tokens.values[::50]) < len(data) < usual + 50 * 16 * len(tokens.values[::50])
+        assert same(container.open(data), as_stored(tokens, steps=steps))
+
+
+class PlainDecoder:
+    """The range decoder of FORMAT.md, symbol by symbol in whole numbers: no library, no floating point."""
+
+    def __init__(self, words: bytes) -> None:
+        self.words = iter(np.frombuffer(words, "<u4").tolist())
+        self.low, self.range = 0, 2**64 - 1
+        self.point = next(self.words, 0) << 32 | next(self.words, 0)
+
+    def symbol(self, row: list[int]) -> int:
+        unit = self.range >> 24
+        target = (self.point - self.low) % 2**64 // unit
+        below = symbol = 0
+        while below + row[symbol] <= target:
+            below += row[symbol]
+            symbol += 1
+        self.low, self.range = (self.low + unit * below) % 2**64, unit * row[symbol]
+        if self.range < 2**32:
+            self.low, self.range = self.low << 32 & 2**64 - 1, self.range << 32
+            self.point = (self.point << 32 & 2**64 - 1) | next(self.words, 0)
+        return symbol
+
+
+class TestCoder:
+    @pytest.mark.parametrize("table", range(TABLES))
+    def test_frequencies_are_a_model(self, table: int) -> None:
+        row = frequencies(table)
+        assert row.sum() == TOTAL
+        assert row.min() >= 1
+        assert len(row) == 2 * reach(table) + 2
+        assert row.argmax() == reach(table)
+
+    def test_the_tables_never_change(self) -> None:
+        digest = hashlib.sha256(b"".join(frequencies(t).astype("<i8").tobytes() for t in range(TABLES)))
+        assert digest.hexdigest()[:16] == "dab97a3b7ff6a7f3"
+
+    def test_symbols_against_the_plain_decoder(self) -> None:
+        rng = np.random.default_rng(5)
+        tables = rng.integers(0, TABLES, 400)
+        symbols = np.array([rng.integers(0, 2 * reach(t) + 2) for t in tables], dtype=np.int32)
+        encoder = SymbolEncoder()
+        encoder.bells(symbols, tables)
+        words = encoder.words()
+        assert np.array_equal(SymbolDecoder(words).bells(tables), symbols)
+        plain = PlainDecoder(words)
+        for i in np.argsort(tables, kind="stable"):
+            assert plain.symbol(frequencies(int(tables[i])).tolist()) == symbols[i]
+
+    def test_bits_against_the_plain_decoder(self) -> None:
+        rng = np.random.default_rng(6)
+        ones = np.concatenate([rng.integers(1, TOTAL, 300), [1, TOTAL - 1] * 50])
+        bits = rng.random(400) < ones / TOTAL
+        bits[-3:] ^= True
+        encoder = SymbolEncoder()
+        encoder.bits(bits, ones)
+        plain = PlainDecoder(encoder.words())
+        assert [bool(plain.symbol([TOTAL - int(n), int(n)])) for n in ones] == bits.tolist()
+
+
+class TestMask:
+    def test_a_full_mask_costs_two_bytes_and_a_still_one_a_few(self) -> None:
+        full = np.ones((9, 32, 32), dtype=bool)
+        assert len(pack_mask(full)) == 2
+        still = full & (np.arange(9) == 0)[:, None, None]
+        assert len(pack_mask(still)) <= 8
+        assert np.array_equal(unpack_mask(pack_mask(still), still.shape), still)
+
+    def test_a_moving_blob_costs_far_less_than_its_entropy(self) -> None:
+        t, y, x = np.mgrid[:9, :32, :32]
+        mask = (np.hypot(y - 16, x - 6 - 2 * t) < 9) | (t == 0)
+        p = mask[1:].mean()
+        entropy = -(p * math.log2(p) + (1 - p) * math.log2(1 - p)) * mask[1:].size / 8
+        assert len(pack_mask(mask)) < 0.4 * entropy
+
+    def test_noise_costs_hardly_more_than_its_entropy(self) -> None:
+        mask = np.random.default_rng(0).random((9, 32, 32)) < 0.5
+        assert len(pack_mask(mask)) < 1.06 * mask.size / 8
+
+    @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 5, 1), (1, 1, 5), (4, 1, 1), (3, 2, 9), (3, 9, 2)])
+    def test_every_shape(self, shape: tuple[int, int, int]) -> None:
+        rng = np.random.default_rng(1)
+        for keep in (0, 0.3, 1):
+            mask = rng.random(shape) < keep
+            assert np.array_equal(unpack_mask(pack_mask(mask), shape), mask)
+
+
+class TestSize:
+    def test_numbers_cost_less_than_on_their_own(self) -> None:
+        """Prediction and contexts must beat the entropy of each channel's numbers taken alone."""
+        tokens = make_tokens(9, 24, 24, keep=0.5)
+        numbers = quantise(tokens.values, choose_steps(tokens.values)).numpy()
+        alone = sum(_entropy(numbers[:, c]) for c in range(numbers.shape[1])) / 8
+        assert container.summary(to_bytes(tokens)).value_bytes < 0.9 * alone
+
+    def test_white_noise_costs_hardly_more_than_its_entropy(self) -> None:
+        mask = torch.ones(3, 24, 24).bool()
+        values = torch.randn(int(mask.sum()), 16, generator=torch.Generator().manual_seed(0))
+        data = pack_q8(values, mask.numpy(), torch.full((16,), 1 / 16))
+        ideal = values.numel() * (math.log2(16) + 0.5 * math.log2(2 * math.pi * math.e)) / 8
+        assert len(data) < 1.03 * ideal
+        assert torch.equal(unpack_q8(data, mask.numpy(), 16), torch.round(values * 16) / 16)
+
+    def test_summary_adds_up(self, tmp_path: Path) -> None:
+        tokens = make_tokens(chunks=3, times=True)
+        path = save(tokens, tmp_path / "a.inlay")
+        s = container.summary(path)
+        assert s.bytes == path.stat().st_size == s.header_bytes + s.mask_bytes + s.value_bytes
+        assert s.bits_per_pixel == 8 * s.bytes / (s.frames * s.width * s.height)
+        assert (s.frames, s.width, s.height, s.chunks) == (99, 93, 59, 3)
+        assert (s.tokens, s.cells, s.keep_rate) == (len(tokens), tokens.cells, tokens.keep_rate)
+        assert (s.frame_rate, s.version, s.library_version) == ("30000/1001", "1.0", inlay.__version__)
+        assert s.seconds == pytest.approx(98 / 29.97 + 1001 / 30000)
+        json.dumps(vars(s))
+
+
+def _entropy(symbols: np.ndarray) -> float:
+    _, counts = np.unique(symbols, return_counts=True)
+    return float(-(counts * np.log2(counts / counts.sum())).sum())
+
+
+class TestWriter:
+    def test_chunk_by_chunk_is_the_same_file(self, tmp_path: Path) -> None:
+        tokens = make_tokens(chunks=4)
+        with TokenWriter(tmp_path / "a.inlay", info=replace(tokens.info, frames=1), recipe=tokens.recipe) as writer:
+            for part in tokens.chunks():
+                writer.append(part)
+                assert not (tmp_path / "a.inlay").exists()
+        assert (tmp_path / "a.inlay").read_bytes() == to_bytes(tokens)
+        assert [p.name for p in tmp_path.iterdir()] == ["a.inlay"]
+
+    def test_nothing_stays_after_an_error(self, tmp_path: Path) -> None:
+        tokens = make_tokens()
+        with (
+            pytest.raises(RuntimeError),
+            TokenWriter(tmp_path / "a.inlay", info=tokens.info, recipe=tokens.recipe) as writer,
+        ):
+            writer.append(tokens)
+            raise RuntimeError
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_old_file_survives_a_failed_replacement(self, tmp_path: Path) -> None:
+        tokens = make_tokens()
+        path = save(tokens, tmp_path / "a.inlay")
+        before = path.read_bytes()
+        with pytest.raises(UsageError, match="--force"):
+            save(tokens, path)
+        tokens.values[0, 0] = math.nan
+        with pytest.raises(UsageError, match="NaN"):
+            save(tokens, path, force=True)
+        assert path.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_paths_are_checked_first(self, tmp_path: Path) -> None:
+        tokens = make_tokens()
+        with pytest.raises(UsageError, match="does not exist"):
+            save(tokens, tmp_path / "no" / "a.inlay")
+        with pytest.raises(UsageError, match="is a folder"):
+            save(tokens, tmp_path)
+        with (
+            pytest.raises(UsageError, match="at least one chunk"),
+            TokenWriter(tmp_path / "a.inlay", info=tokens.info, recipe=tokens.recipe),
+        ):
+            pass
+        with pytest.raises(UsageError, match="pipe"):
+            TokenWriter(Pipe(b""), info=tokens.info, recipe=tokens.recipe)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_chunks_must_agree(self) -> None:
+        tokens = make_tokens()
+        with TokenWriter(io.BytesIO(), info=tokens.info, recipe=tokens.recipe) as writer:
+            writer.append(tokens)
+            for other, words in (
+                (make_tokens(columns=13), "columns"),
+                (make_tokens(channels=4), "channels"),
+                (make_tokens(times=True), "presentation times"),
+                (replace(tokens, recipe=replace(tokens.recipe, backbone="other")), "backbone"),
+            ):
+                with pytest.raises(UsageError, match=words):
+                    writer.append(other)
+        with pytest.raises(UsageError, match="closed"):
+            writer.append(tokens)
+
+    @pytest.mark.parametrize("name", ["x\n", "x" * 300, "\ud800"])
+    def test_a_header_that_could_not_be_read_is_not_written(self, name: str) -> None:
+        tokens = make_tokens()
+        with pytest.raises(UsageError, match="backbone"):
+            to_bytes(replace(tokens, recipe=replace(tokens.recipe, backbone=name)))
+
+
+class TestReader:
+    def test_random_access(self, tmp_path: Path) -> None:
+        tokens = make_tokens(chunks=5, times=True)
+        parts = list(as_stored(tokens).chunks())
+        with TokenReader(save(tokens, tmp_path / "a.inlay")) as reader:
+            assert len(reader) == 5
+            assert (reader.info, reader.recipe) == (tokens.info, tokens.recipe)
+            assert all(same(reader.read(i), parts[i]) for i in (4, 0, 2, -1))
+            assert all(same(a, b) for a, b in zip(reader, parts, strict=True))
+            assert reader.problems == []
+            with pytest.raises(UsageError, match="0 to 4"):
+                reader.read(5)
+
+    def test_random_access_reads_only_its_chunk(self) -> None:
+        file = Counted(to_bytes(make_tokens(chunks=30)))
+        with TokenReader(file) as reader:
+            before = file.count
+            reader.read(17)
+        assert before < 2500
+        assert file.count - before < len(file.getvalue()) / 25
+
+    def test_constriction_is_imported_late(self) -> None:
+        code = "import sys, inlay.container; sys.exit('constriction' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Counted(io.BytesIO):
+    """A file that counts what is read from it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+class TestGolden:
+    @pytest.mark.parametrize("precision", ["fp16", "bf16", "q8"])
+    def test_old_files_stay_readable(self, precision: str) -> None:
+        expected = json.loads((ASSETS / "golden_v1.json").read_text())[precision]
+        path = ASSETS / f"golden_v1_{precision}.inlay"
+        tokens = container.open(path)
+        found = {
+            "file": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "values": hashlib.sha256(tokens.values.numpy().astype("<f4").tobytes()).hexdigest(),
+            "mask": hashlib.sha256(tokens.mask.numpy().tobytes()).hexdigest(),
+            "frames": tokens.info.frames,
+            "frame_rate": str(tokens.info.fps),
+        }
+        assert found == expected
+        assert container.verify(path) == []
+
+    def test_a_newer_minor_version_and_unknown_keys_are_read(self) -> None:
+        data = rewrite_header(to_bytes(make_tokens()), minor=7, extra=b'"colour":"bt709",')
+        assert container.summary(data).version == "1.7"
+        assert same(container.open(data), as_stored(make_tokens()))
+
+    def test_another_major_version_is_refused_by_name(self) -> None:
+        with pytest.raises(TokenFileError, match=r"version 2\.0.*reads 1\.x"):
+            container.open(rewrite_header(to_bytes(make_tokens()), major=2))
+
+
+def rewrite_header(data: bytes, *, major: int = 1, minor: int = 0, extra: bytes = b"") -> bytes:
+    """The same file with other versions, and with an extra key in the place of padding."""
+    from inlay.container.layout import MAGIC, seal
+
+    length = int.from_bytes(data[12:16], "little")
+    text = data[16 : 16 + length]
+    text = (b"{" + extra + text[1:].rstrip()).ljust(length)
+    assert len(text) == length
+    prefix = MAGIC + major.to_bytes(2, "little") + minor.to_bytes(2, "little") + data[12:16]
+    return seal(prefix + text) + data[20 + length :]

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quick convolution against the library's: any grid, the same answer, off where it is not safe."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from inlay.kernels.winograd import Conv3x3, transform_weights, winograd
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (2, 9, 14), (1, 33, 8), (3, 16, 130)])
+def test_it_is_the_convolution(shape: tuple[int, int, int]) -> None:
+    torch.manual_seed(0)
+    n, h, w = shape
+    x, weight, bias = torch.randn(n, 5, h, w), torch.randn(7, 5, 3, 3), torch.randn(7)
+    want = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
+    got = winograd(x.permute(0, 2, 3, 1), transform_weights(weight), bias).permute(0, 3, 1, 2)
+    assert (got - want).norm() / want.norm() < 1e-5
+
+
+def ready() -> Conv3x3:
+    torch.manual_seed(0)
+    return Conv3x3(64, 72).eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def test_it_is_taken_in_inference_and_follows_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x = ready(), torch.randn(1, 64, 12, 12)
+    assert conv.is_safe(x)
+    first = conv(x)
+    assert not torch.equal(first, F.conv2d(x, conv.weight, conv.bias, padding=1)), "another algorithm rounds otherwise"
+    conv.weight.data.mul_(1.0)
+    with torch.no_grad():
+        conv.weight.mul_(2)
+    torch.testing.assert_close(conv(x), F.conv2d(x, conv.weight, conv.bias, padding=1), rtol=1e-3, atol=1e-4)
+    monkeypatch.setenv("INLAY_FAST", "0")
+    assert torch.equal(conv(x), F.conv2d(x, conv.weight, conv.bias, padding=1))
+
+
+def test_it_is_off_where_it_is_not_safe() -> None:
+    conv, x = ready(), torch.randn(1, 64, 12, 12)
+    assert not conv.is_safe(x.requires_grad_()), "gradients go through the library's convolution"
+    assert not conv.is_safe(torch.randn(1, 64, 4, 12)), "too small to gain"
+    assert not conv.is_safe(torch.randn(1, 64, 12, 12).double())
+    conv.train()
+    assert not conv.is_safe(torch.randn(1, 64, 12, 12))
+
+
+def test_weights_made_in_inference_mode_work() -> None:
+    with torch.inference_mode():
+        conv, x = ready(), torch.randn(1, 64, 12, 12)
+        torch.testing.assert_close(conv(x), F.conv2d(x, conv.weight, conv.bias, padding=1), rtol=1e-3, atol=1e-4)
