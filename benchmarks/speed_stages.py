@@ -28,7 +28,7 @@ from inlay.fill import Lit, LitConfig, hold, paper, plus
 from inlay.kernels import Replay
 from inlay.kernels.switch import at_level
 from inlay.masking import MaskConfig, keep_mask
-from inlay.masking.reference import plain_scan
+from inlay.masking.scan import plain_scan
 from inlay.research.bench.peaks import measured, sheet
 from inlay.research.bench.timing import timed
 from inlay.research.bench.work import flops, tensor_bytes, weight_bytes

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from inlay.masking import CRITERIA, REFERENCES, MaskConfig, keep_mask, scan
 from inlay.masking.criteria import tree_sum
-from inlay.masking.reference import plain_scan
+from inlay.masking.scan import plain_scan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from inlay.errors import MissingError
 from inlay.fill import Lit
-from inlay.masking import CRITERIA, REFERENCES
+from inlay.masking import MaskConfig, scored_scan
 from inlay.tokenizer import Tokenizer
 
 
@@ -78,15 +78,10 @@ class MaskGraph(nn.Module):
 
     def __init__(self, criterion: str, reference: str) -> None:
         super().__init__()
-        self.distance, self.step = CRITERIA[criterion], REFERENCES[reference]
+        self.config = MaskConfig(criterion=criterion, reference=reference)
 
     def forward(self, z_BCTHW: Tensor, tau: Tensor) -> Tensor:
-        reference = z_BCTHW[:, :, 0]
-        keep = [torch.ones_like(reference[:, 0], dtype=torch.bool)]
-        for t in range(1, z_BCTHW.shape[2]):
-            reference, kept = self.step(reference, z_BCTHW[:, :, t], self.distance, tau)  # type: ignore[arg-type]
-            keep.append(kept)
-        return torch.stack(keep, dim=1)
+        return scored_scan(z_BCTHW, self.config, tau=tau).keep_BTHW
 
 
 class LitGraph(nn.Module):

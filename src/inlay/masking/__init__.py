@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose which cells to keep: those that changed since their reference."""
 
-from inlay.masking.budget import KINDS, Bucket, Budget, Solution, largest_tau, smallest_tau
+from inlay.masking.budget import KINDS, Bucket, Budget
 from inlay.masking.criteria import CRITERIA, latent_cosine, latent_l1, latent_l2, pixel_grid
 from inlay.masking.profile import Profile
-from inlay.masking.reference import REFERENCES, MaskConfig, MaskState, keep_mask, keep_rate_of, scan
+from inlay.masking.scan import REFERENCES, MaskConfig, Scan, compared, keep_mask, keep_rate_of, scan, scored_scan
+from inlay.masking.search import Solution, largest_tau, nearest_tau, smallest_tau
 from inlay.masking.select import Selection, Selector, SelectState
 
 __all__ = [
@@ -14,19 +15,22 @@ __all__ = [
     "Bucket",
     "Budget",
     "MaskConfig",
-    "MaskState",
     "Profile",
+    "Scan",
     "SelectState",
     "Selection",
     "Selector",
     "Solution",
+    "compared",
     "keep_mask",
     "keep_rate_of",
     "largest_tau",
     "latent_cosine",
     "latent_l1",
     "latent_l2",
+    "nearest_tau",
     "pixel_grid",
     "scan",
+    "scored_scan",
     "smallest_tau",
 ]

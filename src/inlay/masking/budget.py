@@ -17,8 +17,6 @@ KINDS = {  # budget -> what it promises
     "psnr": "the fewest tokens that reach this PSNR",
 }
 STRENGTH = 3.0  # a bucket that is full or empty divides or multiplies tau by e to this
-MOST_TRIALS = 48
-_DOUBLINGS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,97 +62,6 @@ class Budget:
 def _check(name: str, value: float | None, ok: Callable[[float], bool], wanted: str) -> None:
     if value is not None and not ok(value):  # NaN compares false, and so is refused
         raise ConfigError(f"--{name} is {wanted}; got {value:g}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Solution:
-    """A tau that was tried and found to grant the wish, what it gave, and how many were tried."""
-
-    tau: float
-    value: float
-    trials: int
-
-
-def smallest_tau(cost: Callable[[float], float], limit: float, *, start: float, slack: float = 0.0) -> Solution | None:
-    """The smallest tau found whose cost is within `limit`, at most `slack` of it unused; None if no tau is.
-
-    Every answer was itself tried, so the limit holds even where cost does not fall steadily with tau.
-    """
-    trials = 0
-
-    def tried(tau: float) -> float:
-        nonlocal trials
-        trials += 1
-        return cost(tau)
-
-    low, high, value = 0.0, start, tried(start)
-    while value > limit:
-        if trials > _DOUBLINGS:
-            return None
-        low, high = high, high * 2
-        value = tried(high)
-    while trials < MOST_TRIALS + _DOUBLINGS and value < limit * (1 - slack) and high - low > 1e-6 * high:
-        if low == 0 and high < start * 1e-6:
-            low, high, value = 0.0, 0.0, tried(0.0)
-            break
-        middle = high / 4 if low == 0 else math.sqrt(low * high)
-        if not low < middle < high:
-            break
-        spent = tried(middle)
-        if spent <= limit:
-            high, value = middle, spent
-        else:
-            low = middle
-    return Solution(tau=high, value=value, trials=trials)
-
-
-def largest_tau(
-    quality: Callable[[float], float], target: float, *, start: float, slack: float = 0.05, most: int = 12
-) -> Solution | None:
-    """The largest tau found whose quality reaches `target`, by at most `slack` more; None if tau 0 does not reach it.
-
-    Trials are dear (each is a decode), so the next tau is where a line through the last two in log tau meets the
-    target, as long as that lies well inside the bracket.
-    """
-    trials: list[tuple[float, float]] = []
-
-    def tried(tau: float) -> float:
-        trials.append((tau, quality(tau)))
-        return trials[-1][1]
-
-    good: tuple[float, float] | None = None
-    bad: tuple[float, float] | None = None
-    tau = start
-    while len(trials) < most - 1:
-        value = tried(tau)
-        if value >= target:
-            good = (tau, value)
-            if value <= target + slack:
-                break
-        else:
-            bad = (tau, value)
-        if good is None:
-            assert bad is not None, "a trial is either good or bad"
-            if bad[0] < start / 1000:
-                break
-            tau = bad[0] / 3
-        elif bad is None:
-            if good[0] > start * 1000:
-                break
-            tau = good[0] * 2
-        elif bad[0] < good[0] * 1.01:
-            break
-        else:
-            tau = _between(good, bad, target)
-    if good is None:
-        value = tried(0.0)
-        good = (0.0, value) if value >= target else None
-    return None if good is None else Solution(tau=good[0], value=good[1], trials=len(trials))
-
-
-def _between(good: tuple[float, float], bad: tuple[float, float], target: float) -> float:
-    share = (good[1] - target) / max(good[1] - bad[1], 1e-9)
-    return good[0] * (bad[0] / good[0]) ** min(max(share, 0.1), 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The latents of a stream in, its keep mask out: Algorithm 1, with a noise floor and a bucket if wanted.
-
-Without either this is `scan`, which stays as its plain twin.
-"""
+"""Choose the cells of a stream chunk by chunk: the scan, with a noise floor and a bucket if wanted."""
 
 from __future__ import annotations
 
@@ -12,11 +9,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from inlay.errors import pick
 from inlay.masking.budget import Bucket
-from inlay.masking.criteria import CRITERIA
 from inlay.masking.noise import NoiseState, limits, observe
-from inlay.masking.reference import REFERENCES, MaskConfig
+from inlay.masking.scan import Limit, MaskConfig, Slot, first_slot, next_slot, scan, stack_slots
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,10 +26,10 @@ class SelectState:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Selection:
-    """Which cells of a chunk are kept, how far each was from its reference, and the state after it."""
+    """Which cells of a chunk are kept, how far each was from its reference where that was asked for, and the state."""
 
     keep_BTHW: Tensor
-    score_BTHW: Tensor
+    score_BTHW: Tensor | None
     state: SelectState
 
 
@@ -43,43 +38,58 @@ class Selector:
 
     def __init__(self, config: MaskConfig, *, noise: bool = False) -> None:
         self.config, self.noise = config, noise
-        self.step = pick("reference", config.reference, REFERENCES)
-        self.distance = pick("criterion", config.criterion, CRITERIA)
 
-    def select(self, z_BCTHW: Tensor, state: SelectState, *, key: bool, incomes: Sequence[float] = ()) -> Selection:
-        """A key chunk starts from nothing but the bucket; `incomes` is what each slot earns."""
+    def select(
+        self,
+        z_BCTHW: Tensor,
+        state: SelectState,
+        *,
+        key: bool,
+        incomes: Sequence[float] = (),
+        scored: bool = False,
+    ) -> Selection:
+        """A key chunk starts from nothing but the bucket.
+
+        Args:
+            incomes: what each slot earns, where a bucket steers.
+            scored: also give the scores, which the mask kernel does not.
+        """
         if key:
             state = replace(state, reference_BCHW=None, noise=NoiseState())
-        keep: list[Tensor] = []
-        score: list[Tensor] = []
+        if not (self.noise or scored or state.bucket is not None):
+            keep_BTHW, reference_BCHW = scan(z_BCTHW, self.config, state.reference_BCHW)
+            return Selection(keep_BTHW=keep_BTHW, score_BTHW=None, state=replace(state, reference_BCHW=reference_BCHW))
+        slots: list[Slot] = []
         for t, z_BCHW in enumerate(z_BCTHW.unbind(2)):
-            income = incomes[t] if state.bucket is not None else 0.0
-            kept, scored, state = self.slot(z_BCHW, state, income)
-            keep.append(kept)
-            score.append(scored)
-        return Selection(keep_BTHW=torch.stack(keep, 1), score_BTHW=torch.stack(score, 1), state=state)
+            slot, state = self.slot(z_BCHW, state, incomes[t] if state.bucket is not None else 0.0)
+            slots.append(slot)
+        found = stack_slots(slots)
+        return Selection(keep_BTHW=found.keep_BTHW, score_BTHW=found.score_BTHW, state=state)
 
-    def slot(self, z_BCHW: Tensor, state: SelectState, income: float) -> tuple[Tensor, Tensor, SelectState]:
-        """One slot: (keep, score, state after)."""
-        noise = observe(state.noise, z_BCHW, self.distance, self.config.tau) if self.noise else state.noise
-        bucket, price = state.bucket, state.price
-        if state.reference_BCHW is None:
-            keep = torch.ones_like(z_BCHW[:, 0], dtype=torch.bool)
-            score, reference = torch.full_like(z_BCHW[:, 0], torch.inf, dtype=torch.float32), z_BCHW
+    def slot(self, z_BCHW: Tensor, state: SelectState, income: float) -> tuple[Slot, SelectState]:
+        """One slot, and the state after it."""
+        distance, reference_BCHW = self.config.distance, state.reference_BCHW
+        noise = observe(state.noise, z_BCHW, distance, self.config.tau) if self.noise else state.noise
+        if reference_BCHW is None:
+            slot = first_slot(z_BCHW)
         else:
-            score = self.distance(z_BCHW, state.reference_BCHW)
-            tau = self.config.tau if bucket is None else bucket.tau(self.config.tau)
-            limit: Tensor | float = limits(noise, score, tau) if self.noise else tau
-            if bucket is not None:
-                limit = capped(score, limit, bucket.room(income, price))
-            reference, keep = self.step(state.reference_BCHW, z_BCHW, self.distance, limit)  # type: ignore[arg-type]
+            score_BHW = distance(z_BCHW, reference_BCHW)
+            limit = self._limit(score_BHW, noise, state, income)
+            slot = next_slot(z_BCHW, reference_BCHW, score_BHW, limit, self.config.reference)
+        bucket = state.bucket
         if bucket is not None:
-            bucket = bucket.after(income, price * int(keep.sum()))
-        after = replace(state, reference_BCHW=reference, noise=replace(noise, active_BHW=keep), bucket=bucket)
-        return keep, score, after
+            bucket = bucket.after(income, state.price * int(slot.keep_BHW.sum()))
+        noise = replace(noise, active_BHW=slot.keep_BHW)
+        return slot, replace(state, reference_BCHW=slot.reference_BCHW, noise=noise, bucket=bucket)
+
+    def _limit(self, score_BHW: Tensor, noise: NoiseState, state: SelectState, income: float) -> Limit:
+        bucket = state.bucket
+        tau = self.config.tau if bucket is None else bucket.tau(self.config.tau)
+        limit: Limit = limits(noise, score_BHW, tau) if self.noise else tau
+        return limit if bucket is None else capped(score_BHW, limit, bucket.room(income, state.price))
 
 
-def capped(score_BHW: Tensor, limit: Tensor | float, most: int) -> Tensor:
+def capped(score_BHW: Tensor, limit: Limit, most: int) -> Tensor:
     """The limit, raised beyond reach for all but the `most` cells that changed most."""
     limits_BHW = torch.as_tensor(limit, device=score_BHW.device, dtype=score_BHW.dtype).expand_as(score_BHW)
     wanted = score_BHW >= limits_BHW

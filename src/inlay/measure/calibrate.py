@@ -15,7 +15,7 @@ from torch import Tensor
 
 from inlay.backbones import BackboneSpec
 from inlay.errors import ShapeError, UsageError
-from inlay.masking import Profile, latent_l1
+from inlay.masking import MaskConfig, Profile, scored_scan
 from inlay.types import describe
 
 LADDER = 56  # thresholds, each an eighth above the one before
@@ -124,19 +124,9 @@ def update(state: Calibration, z_BCTHW: Tensor) -> Calibration:
 
 def score_scan(z_CTHW: Tensor, taus_K: Tensor) -> tuple[Tensor, Tensor]:
     """[K, T, H, W] what each threshold keeps, and [K, T-1, H, W] the scores it compared: Algorithm 1, K times."""
-    z_TCHW = z_CTHW.transpose(0, 1)
-    limit_K11 = taus_K.to(device=z_CTHW.device, dtype=torch.float32).view(-1, 1, 1)
-    ref_KCHW = z_TCHW[:1].expand(len(taus_K), -1, -1, -1)
-    keep = [torch.ones_like(ref_KCHW[:, 0], dtype=torch.bool)]
-    scores = []
-    for z_CHW in z_TCHW[1:]:
-        score_KHW = latent_l1(z_CHW[None].expand_as(ref_KCHW), ref_KCHW)
-        kept_KHW = score_KHW >= limit_K11
-        ref_KCHW = torch.where(kept_KHW[:, None], z_CHW[None], ref_KCHW)
-        keep.append(kept_KHW)
-        scores.append(score_KHW)
-    empty = ref_KCHW.new_zeros(len(taus_K), 0, *z_CTHW.shape[2:])
-    return torch.stack(keep, 1), torch.stack(scores, 1) if scores else empty
+    limit_K = taus_K.to(device=z_CTHW.device, dtype=torch.float32)
+    found = scored_scan(z_CTHW[None].expand(len(taus_K), -1, -1, -1, -1), MaskConfig(), tau=limit_K)
+    return found.keep_BTHW, found.score_BTHW[:, 1:]
 
 
 def _histogram(values_KM: Tensor, edges: Tensor) -> Tensor:

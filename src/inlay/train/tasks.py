@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from inlay.backbones import Backbone, Mini
 from inlay.errors import ConfigError, MissingError, pick
 from inlay.fill import Lit, hold, save_lit
-from inlay.masking import CRITERIA, REFERENCES, pixel_grid
+from inlay.masking import CRITERIA, REFERENCES, MaskConfig, compared, scored_scan
 from inlay.train.cache import LatentCache
 from inlay.train.config import LossConfig, TrainConfig
 from inlay.train.data import Batch
@@ -208,19 +208,9 @@ class BackboneTask:
 def masks(
     z_BCTHW: Tensor, tau_B: Tensor, *, criterion: str, reference: str, pixels_BCTHW: Tensor | None = None
 ) -> Tensor:
-    """[B, T, H, W] bool: the masking room's own step, with a threshold for each clip."""
-    step = pick("reference", reference, REFERENCES)
-    distance = pick("criterion", criterion, CRITERIA)
-    if criterion == "pixel-l1":
-        assert pixels_BCTHW is not None, "pixel-l1 compares pixels"
-        t, h, w = z_BCTHW.shape[2:]
-        z_BCTHW = pixel_grid(pixels_BCTHW, (t, h, w))
-    first, *later = z_BCTHW.unbind(2)
-    state, keep = first, [torch.ones_like(first[:, 0], dtype=torch.bool)]
-    for z_BCHW in later:
-        state, kept = step(state, z_BCHW, distance, tau_B.view(-1, 1, 1))  # type: ignore[arg-type]
-        keep.append(kept)
-    return torch.stack(keep, dim=1)
+    """[B, T, H, W] bool: the encoder's scan, with a threshold for each clip."""
+    config = MaskConfig(criterion=criterion, reference=reference)
+    return scored_scan(compared(z_BCTHW, config, pixels_BCTHW), config, tau=tau_B).keep_BTHW
 
 
 def draw_tau(draws: Sequence[Draw], tau: tuple[float, float]) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from inlay.backbones import Mini
 from inlay.errors import ConfigError, pick
 from inlay.fill import Lit, save_lit
-from inlay.masking import CRITERIA
+from inlay.masking import CRITERIA, MaskConfig, keep_mask, keep_rate_of, nearest_tau
 from inlay.train.config import TrainConfig
 from inlay.train.data import Batch
 from inlay.train.losses import Pair, StepLoss, weigh
@@ -123,13 +123,14 @@ class TogetherTask:
 
     def tau_for(self, latents: list[Tensor], rate: float) -> Tensor:
         """[1]: the threshold that keeps this share of all cells, so that weights are compared at one rate."""
-        low, high = torch.zeros(1, device=self.device), 64 * self.mean_change(latents[0])[None] + 64
-        for _ in range(24):
-            tau_B = (low + high) / 2
-            found = [masks(z, tau_B, criterion=self.config.criterion, reference=self.config.reference) for z in latents]
-            kept = torch.cat([k.flatten() for k in found]).float().mean()
-            low, high = (tau_B, high) if kept > rate else (low, tau_B)
-        return high
+        c = self.config
+
+        def kept(tau: float) -> float:
+            config = MaskConfig(tau=tau, criterion=c.criterion, reference=c.reference)
+            return keep_rate_of(torch.cat([keep_mask(z, config).flatten() for z in latents]))
+
+        found = nearest_tau(kept, rate, start=float(self.mean_change(latents[0])) or 1.0, tolerance=1e-4)
+        return torch.full((1,), found.tau, device=self.device)
 
     def compile(self) -> None:
         backbone, lit = parts(self.module)

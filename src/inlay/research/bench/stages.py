@@ -17,7 +17,7 @@ from torch import Tensor
 
 from inlay.container.tokens import Tokens
 from inlay.errors import InlayError
-from inlay.masking import MaskConfig, keep_mask, keep_rate_of
+from inlay.masking import MaskConfig, keep_mask, keep_rate_of, nearest_tau
 from inlay.research.bench.work import flops, tensor_bytes, weight_bytes
 from inlay.tokenizer import Tokenizer
 from inlay.types import Span, VideoInfo
@@ -134,9 +134,8 @@ class Case:
 
 def tau_for(z_BCTHW: Tensor, keep: float) -> float:
     """The threshold that keeps about this share."""
-    low, high = 0.0, float(z_BCTHW.float().abs().max()) * 2 + 1e-6
-    for _ in range(16):
-        middle = (low + high) / 2
-        rate = keep_rate_of(keep_mask(z_BCTHW[:1], MaskConfig(tau=middle)))
-        low, high = (middle, high) if rate > keep else (low, middle)
-    return high
+
+    def kept(tau: float) -> float:
+        return keep_rate_of(keep_mask(z_BCTHW[:1], MaskConfig(tau=tau)))
+
+    return nearest_tau(kept, keep, tolerance=1e-3).tau

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError
-from inlay.masking import MaskConfig, keep_mask, keep_rate_of, pixel_grid
+from inlay.masking import MaskConfig, keep_mask, keep_rate_of, nearest_tau, pixel_grid
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.evaluate import Bench, Tell
 from inlay.research.studies.records import Store, make_key
 from inlay.research.studies.rules import Setting
-
-STEPS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +54,7 @@ def match_tau(signal: Signal, target: float, *, criterion: str = "latent-l1", re
     """
     if not 0 < target <= 1:
         raise ConfigError(f"a keep rate lies in (0, 1]; got {target}")
-    low, high = 0.0, 1.0
-    best, best_gap = 0.0, 1 - target
-    while high < 1e6 and signal.keep_rate(high, criterion, reference) > target:
-        low, high = high, 2 * high
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        rate = signal.keep_rate(middle, criterion, reference)
-        if abs(rate - target) < best_gap:
-            best, best_gap = middle, abs(rate - target)
-        if best_gap < 1e-6:
-            break
-        low, high = (middle, high) if rate > target else (low, middle)
-    return best
+    return nearest_tau(lambda tau: signal.keep_rate(tau, criterion, reference), target).tau
 
 
 class Matcher:

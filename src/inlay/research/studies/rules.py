@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError, pick
-from inlay.masking import CRITERIA, MaskConfig, keep_mask, pixel_grid
+from inlay.masking import CRITERIA, MaskConfig, keep_mask, pixel_grid, smallest_tau
 
 LEAST_RATIO = 1 / 16  # the router keeps at least this part of a slot
 SEARCH_MSE = 0.003  # on pixels in [-1, 1]: 31.25 dB
@@ -214,26 +214,14 @@ def budget(scene: Scene, setting: Setting) -> int:
 
 def mask_of_count(z_BCTHW: Tensor, count: int, reference: str = "last-kept", criterion: str = "latent-l1") -> Tensor:
     """The mask whose threshold keeps the most cells, but no more than `count`; slot 0 at least."""
-    low, high = 0.0, 1.0
 
     def mask(tau: float) -> Tensor:
         return keep_mask(z_BCTHW, MaskConfig(tau=tau, reference=reference, criterion=criterion))
 
-    if count >= z_BCTHW[:, 0].numel():
-        return mask(0.0)
-    while int((best := mask(high)).sum()) > count and high < 1e6:
-        low, high = high, 2 * high
-    for _ in range(24):
-        middle = (low + high) / 2
-        trial = mask(middle)
-        kept = int(trial.sum())
-        if kept > count:
-            low = middle
-        else:
-            high, best = middle, trial
-        if kept == count:
-            break
-    return best
+    least = z_BCTHW[:, 0, 0].numel()
+    found = smallest_tau(lambda tau: float(mask(tau).sum()), max(count, least), start=1.0)
+    assert found is not None, "a high threshold keeps slot 0 alone"
+    return mask(found.tau)
 
 
 def keep_best(score_BTHW: Tensor, count: int) -> Tensor:
