@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inlay: adaptive video tokens. Keeps the latent cells that change, inlays the rest.
+"""Inlay: an adaptive video tokeniser. Keeps the latent cells that change, fills in the rest.
 
 >>> import inlay
 >>> inlay.__version__
@@ -8,22 +8,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_DOORS = {  # public name -> the module that holds it; opened on first use, so `import inlay` stays light
-    "Tokenizer": "inlay.tokenizer",
-    "open": "inlay.container",
-    "Video": "inlay.video.frames",
-    "Tokens": "inlay.container.tokens",
-    "read_video": "inlay.video",
-    "write_video": "inlay.video",
-    "InlayError": "inlay.errors",
+_LAZY = {  # public name -> (module, name in it); imported on first use, so `import inlay` stays light
+    "InlayError": ("inlay.errors", "InlayError"),
+    "StreamDecoder": ("inlay.codec", "Decoder"),
+    "StreamEncoder": ("inlay.codec", "Encoder"),
+    "Tokenizer": ("inlay.tokenizer", "Tokenizer"),
+    "Tokens": ("inlay.container.tokens", "Tokens"),
+    "Video": ("inlay.video.frames", "Video"),
+    "open": ("inlay.container", "open"),
+    "read_video": ("inlay.video", "read_video"),
+    "write_video": ("inlay.video", "write_video"),
 }
+_PACKAGES = ("codec", "container", "fill", "masking", "measure", "pack", "scale", "train", "video")
 
 __all__ = [
     "InlayError",
+    "StreamDecoder",
+    "StreamEncoder",
     "Tokenizer",
     "Tokens",
     "Video",
@@ -34,6 +40,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from inlay import codec, container, fill, masking, measure, pack, scale, train, video
+    from inlay.codec import Decoder as StreamDecoder
+    from inlay.codec import Encoder as StreamEncoder
     from inlay.container import open
     from inlay.container.tokens import Tokens
     from inlay.errors import InlayError
@@ -42,13 +51,14 @@ if TYPE_CHECKING:
     from inlay.video.frames import Video
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _DOORS:
+def __getattr__(name: str) -> object:
+    if name in _PACKAGES:
+        return import_module(f"inlay.{name}")
+    if name not in _LAZY:
         raise AttributeError(f"module 'inlay' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_DOORS[name]), name)
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *_PACKAGES))

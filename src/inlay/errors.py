@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, each kind with its exit code; and the two doors that raise it for names and extras."""
+"""What can go wrong, each kind with its exit code; `pick` for names, `require` for optional packages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ T = TypeVar("T")
 
 
 class InlayError(Exception):
-    """An error the user can act on: what is wrong, what was found, what to do."""
+    """An error the user can act on: what is wrong, what was found, what to do.
+
+    Args:
+        about: names of the settings it is about; the command line shows the flags that set them.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str = "", *, about: str | tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.about = (about,) if isinstance(about, str) else about
 
 
 class UsageError(InlayError):
@@ -29,7 +37,7 @@ class ConfigError(UsageError):
 
 
 class ShapeError(InlayError):
-    """A tensor of the wrong shape at the door of a room."""
+    """A tensor of the wrong shape."""
 
     exit_code = 2
 

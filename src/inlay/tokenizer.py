@@ -1,64 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The five rooms in order: video, backbone, masking, tokens, fill, and back. Read this file first.
+"""`Tokenizer`: a video to tokens and back, by a backbone's name. Read this file first, then `codec/`.
 
-encode   Video ─► pixels ─► pad ─► backbone.encode ─► keep_mask ─► gather ─► Tokens
-decode   Tokens ─► scatter ─► fill ─► backbone.decode ─► crop ─► Video
+encode   video ─► chunks ─► backbone ─► mask (budget) ─► gather ─► Tokens
+fill     Tokens ─► scatter ─► filler ─► latents [1, C, T, H, W]
+decode   Tokens or latents ─► filler ─► backbone ─► crop ─► Video
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Literal, TypeAlias, overload
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from inlay.backbones import WEIGHTS, Backbone, BackboneSpec, default_tau, is_saved_model, load_backbone, resolve
+from inlay.backbones import WEIGHTS, Backbone, check_latents, default_tau, is_saved_model, load_backbone, resolve
+from inlay.codec.config import CLIP_FRAMES, EncodeConfig
+from inlay.codec.decoder import Decoder, LatentDecoder, cropped
+from inlay.codec.parts import Parts
+from inlay.codec.whole import VideoEncoder, encode_videos
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError, MissingError, ShapeError, pick
-from inlay.fill import FILLS, Fill, Lit, load_lit
-from inlay.kernels import Replay, compile_halves
-from inlay.masking import MaskConfig, Profile, keep_mask
-from inlay.types import Recipe, Span, VideoInfo
-from inlay.video.frames import Video
+from inlay.errors import ConfigError, UsageError
+from inlay.fill import Filler
+from inlay.masking import Budget, Profile
+from inlay.types import VideoInfo
+from inlay.video.frames import Video, from_array, join_videos
 
-if TYPE_CHECKING:
-    from inlay.codec import StreamDecoder
+Path_: TypeAlias = str | PathLike[str]
+Array: TypeAlias = Tensor | NDArray[np.uint8] | NDArray[np.float32]
+Source: TypeAlias = Path_ | Video | Array
+Mode: TypeAlias = Literal["auto", "stateful", "dual-cache", "clips"]
+Criterion: TypeAlias = Literal["latent-l1", "latent-l2", "latent-cosine", "pixel-l1"]
+Reference: TypeAlias = Literal["last-kept", "previous"]
+Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "q8"]
+AxisOrder: TypeAlias = Literal["THWC", "TCHW", "CTHW"]
 
-CLIP_FRAMES = 33  # frames encoded together; a longer video is a row of such chunks
-LITS = {"lit": "lit", "lit-paper": "lit-paper"}  # fill name -> suffix of the weight file beside the backbone's
 
+class Tokenizer(Parts):
+    """A frozen backbone, a mask and a fill. `encode` and `decode` are inverse up to what was dropped.
 
-class Tokenizer:
-    """A frozen backbone, a mask and a fill. `encode` and `decode` are inverse up to what was dropped."""
+    tokenizer = Tokenizer.from_pretrained("mini")
+    tokens = tokenizer.encode("clip.mp4", keep=0.25)
+    video = tokenizer.decode(tokens)
+    """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        profile: Profile | None = None,
-        lits: dict[str, Lit] | None = None,
-        fill: str | None = None,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self.backbone = backbone
-        self.spec: BackboneSpec = backbone.spec
-        self.profile = profile
-        self.lits = lits or {}
-        self.device, self.dtype = torch.device(device), dtype
-        self.default_fill = fill or ("lit" if "lit" in self.lits else "hold")
-        self.find_fill(self.default_fill)
-        compile_halves(backbone, self.device)
-        self.run_encode: Callable[..., Tensor] = backbone.encode
-        self.run_decode: Callable[..., Tensor] = backbone.decode
-        if isinstance(backbone, torch.nn.Module):  # what stands in for a network may count calls, or wait for others
-            self.run_encode, self.run_decode = Replay(backbone.encode), Replay(backbone.decode)
-        self.run_lits = {name: Replay(lit) for name, lit in self.lits.items()}
+    def __repr__(self) -> str:
+        s, tau = self.spec, "none" if self.profile is None else f"{self.profile.tau:g}"
+        kind = str(self.dtype).removeprefix("torch.")
+        return (
+            f"Tokenizer({s.name}, {s.channels} channels, {s.time_stride}x{s.space_stride}x{s.space_stride}, "
+            f"tau {tau}, fills {', '.join(self.filler.names)}; {kind} on {self.device})"
+        )
 
     @classmethod
     def from_pretrained(
@@ -69,188 +68,248 @@ class Tokenizer:
         dtype: torch.dtype = torch.float32,
         fill: str | None = None,
         weights: str | PathLike[str] | None = None,
+        profile: Profile | str | PathLike[str] | None = None,
         trust: bool = False,
     ) -> Tokenizer:
-        """A backbone by name with the fills and the profile that ship beside it, or a folder of such files.
+        """Load a backbone by name with the fills and the profile that ship beside it, or a folder of such files.
 
-        `trust` lets pickles and TorchScript among `weights` be loaded; those of official repositories always are.
+        Args:
+            name_or_path: a name of `inlay backbones`, a hub's name, a folder, or `module:Class` of your own.
+            fill: the fill to decode with where nobody names one; the best at hand by default.
+            weights: a file or folder to load in place of the published weights.
+            profile: what `inlay calibrate` measured, in place of the profile beside the weights.
+            trust: let pickles and TorchScript among `weights` be loaded; those of official repositories always are.
         """
         device = pick_device(device)
+        given = Profile.load(Path(profile)) if isinstance(profile, str | PathLike) else profile
         name, folder = resolve(str(name_or_path)), Path(name_or_path)
         if folder.is_dir() and not is_saved_model(folder):
             name, weights = "mini", folder / "mini.safetensors"
         else:
             folder = Path(weights) if weights and Path(weights).is_dir() else WEIGHTS
         where = str(weights) if weights else None
-        backbone = load_backbone(name, weights=where, device=device, dtype=dtype, trust=trust)
-        made_for = backbone.spec.weight_hash
-        paths = {fill: folder / f"{name}.{suffix}.safetensors" for fill, suffix in LITS.items()}
-        found = {fill: load_lit(path) for fill, path in paths.items() if path.is_file()}
-        lits = {
-            fill: lit.to(device=device, dtype=dtype)
-            for fill, lit in found.items()
-            if lit.backbone_hash in ("", made_for)  # a LIT of other weights would inlay noise
-        }
-        profile = find_profile(folder / f"{name}.profile.json", name, made_for)
-        return cls(backbone, profile=profile, lits=lits, fill=fill, device=device, dtype=dtype)
+        backbone: Backbone = load_backbone(name, weights=where, device=device, dtype=dtype, trust=trust)
+        spec = backbone.spec
+        filler = Filler.load(folder, name, spec.weight_hash, default=fill, device=device, dtype=dtype)
+        if given is not None and given.weight_hash != spec.weight_hash:
+            raise ConfigError(
+                f"the profile is of {given.backbone} with weights {given.weight_hash or 'unknown'}, not of {spec.name} "
+                f"with {spec.weight_hash}; calibrate this backbone",
+                about="profile",
+            )
+        found = given or find_profile(folder / f"{name}.profile.json", name, spec.weight_hash)
+        return cls(backbone, profile=found, filler=filler, device=device, dtype=dtype)
 
-    # --- encode -----------------------------------------------------------------------------------------------------
+    @overload
+    def encode(
+        self,
+        source: Path_ | Video | Tensor | NDArray[np.uint8] | NDArray[np.float32],
+        *,
+        tau: float | None = ...,
+        keep: float | None = ...,
+        tokens: int | None = ...,
+        bits: float | None = ...,
+        psnr: float | None = ...,
+        exact: bool = ...,
+        mode: Mode = ...,
+        criterion: Criterion = ...,
+        reference: Reference = ...,
+        precision: Precision = ...,
+        size: str = ...,
+        fill: str | None = ...,
+        chunk_frames: int = ...,
+        key_seconds: float = ...,
+        cuts: bool = ...,
+        noise: bool = ...,
+        axes: AxisOrder = ...,
+        fps: float | Fraction = ...,
+    ) -> Tokens: ...
+
+    @overload
+    def encode(
+        self,
+        source: list[Source] | tuple[Source, ...] | list[Path_] | list[Video] | list[Tensor],
+        *,
+        tau: float | None = ...,
+        keep: float | None = ...,
+        tokens: int | None = ...,
+        bits: float | None = ...,
+        psnr: float | None = ...,
+        exact: bool = ...,
+        mode: Mode = ...,
+        criterion: Criterion = ...,
+        reference: Reference = ...,
+        precision: Precision = ...,
+        size: str = ...,
+        fill: str | None = ...,
+        chunk_frames: int = ...,
+        key_seconds: float = ...,
+        cuts: bool = ...,
+        noise: bool = ...,
+        axes: AxisOrder = ...,
+        fps: float | Fraction = ...,
+    ) -> list[Tokens]: ...
 
     def encode(
-        self, source: Video | str | PathLike[str] | Sequence[Video | str | PathLike[str]], **options: Any
-    ) -> Any:
-        """`Tokens` of a video or a path, a list of them for a list; options as for `recipe` (tau, precision …)."""
-        if isinstance(source, Video | str | PathLike):
-            return Tokens.join(list(self.encode_chunks(_open(source), **options)))
-        videos = [_load(s) for s in source]
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for i, video in enumerate(videos):
-            groups.setdefault(tuple(video.frames.shape), []).append(i)
-        done: dict[int, Tokens] = {}
-        for members in groups.values():  # clips of one shape go through the network together
-            rows = zip(*(_cut([videos[i]]) for i in members), strict=True)
-            parts = [self.encode_batch(list(row), self.recipe(**options)) for row in rows]
-            done |= {i: Tokens.join(list(chunks)) for i, chunks in zip(members, zip(*parts, strict=True), strict=True)}
-        return [done[i] for i in range(len(videos))]
-
-    def encode_chunks(self, videos: Iterable[Video], **options: Any) -> Iterator[Tokens]:
-        """One `Tokens` for each chunk of at most 33 frames, as the pieces of a long video come in."""
-        recipe = self.recipe(**options)
-        for chunk in _cut(videos):
-            yield from self.encode_batch([chunk], recipe)
-
-    def encode_batch(self, clips: list[Video], recipe: Recipe) -> list[Tokens]:
-        """Clips of one shape, each on its own: one encoder pass, one mask."""
-        x_BCTHW = self.pixels(clips)
-        z_BCTHW = self.latents(x_BCTHW)
-        config = MaskConfig(tau=recipe.tau, criterion=recipe.criterion, reference=recipe.reference)
-        keep_BTHW = keep_mask(z_BCTHW, config, x_BCTHW)
-        return [
-            _gather(z, keep, clip, recipe)
-            for z, keep, clip in zip(z_BCTHW.float().cpu(), keep_BTHW.cpu(), clips, strict=True)
-        ]
-
-    def recipe(
         self,
+        source: Source | Sequence[Source],
         *,
         tau: float | None = None,
-        criterion: str = "latent-l1",
-        reference: str = "last-kept",
-        precision: str = "q8",
+        keep: float | None = None,
+        tokens: int | None = None,
+        bits: float | None = None,
+        psnr: float | None = None,
+        exact: bool = False,
+        mode: Mode = "auto",
+        criterion: Criterion = "latent-l1",
+        reference: Reference = "last-kept",
+        precision: Precision = "q8",
+        size: str = "keep",
         fill: str | None = None,
-    ) -> Recipe:
-        """How this tokenizer makes tokens; the default tau is the backbone's calibrated one."""
-        if tau is None:
-            if self.profile is None or criterion != "latent-l1":
-                raise ConfigError(f"there is no default tau for {self.spec.name} with {criterion}; give one (--tau)")
-            tau = self.profile.tau
-        MaskConfig(tau=tau, criterion=criterion, reference=reference)
-        return Recipe(
-            backbone=self.spec.name,
-            weight_hash=self.spec.weight_hash,
-            tau=tau,
+        chunk_frames: int = CLIP_FRAMES,
+        key_seconds: float = 10.0,
+        cuts: bool = True,
+        noise: bool = False,
+        axes: AxisOrder = "THWC",
+        fps: float | Fraction = 24,
+        **unknown: object,
+    ) -> Tokens | list[Tokens]:
+        """Turn a video into tokens, as `inlay encode` does; a list of videos into a list, batched where it pays.
+
+        Give at most one of `tau`, `keep`, `tokens`, `bits`, `psnr`; none of them: the backbone's calibrated tau.
+
+        Args:
+            source: a path, a `Video`, or frames as a uint8 or float tensor or array (floats in [-1, 1]).
+            tau: keep a cell that changed by at least this.
+            keep: keep at most this share of the cells; `exact` makes it exactly that share.
+            tokens: keep exactly this many cells.
+            bits: spend at most this many bits a pixel, container included.
+            psnr: keep the fewest cells that reach this many decibels.
+            mode: what a chunk knows of the one before; "clips" is the paper's setting, every 33 frames on their own.
+            criterion: how change is measured.
+            reference: what a cell is compared with.
+            precision: how values are stored when the tokens are saved.
+            size: resize and crop a file as it is read, as `inlay encode --size` takes it.
+            fill: the fill that a saved file suggests to whoever decodes it.
+            chunk_frames: frames encoded together.
+            key_seconds: longest time between key chunks; 0 for no limit.
+            cuts: begin a key chunk at every scene cut.
+            noise: do not spend tokens on sensor noise.
+            axes: the order of the axes where `source` is a tensor or array.
+            fps: its frame rate.
+        """
+        _refuse(unknown)
+        budget = Budget(tau=tau, keep=keep, tokens=tokens, bits=bits, psnr=psnr, exact=exact)
+        config = EncodeConfig(
+            mode=mode,
             criterion=criterion,
             reference=reference,
             precision=precision,
-            fill=fill or self.default_fill,
-            time_stride=self.spec.time_stride,
-            space_stride=self.spec.space_stride,
+            fill=fill,
+            chunk_frames=chunk_frames,
+            key_seconds=key_seconds,
+            cuts=cuts,
+            noise=noise,
         )
+        reading = Reading(size=size, axes=axes, fps=Fraction(fps))
+        if isinstance(source, str | PathLike | Video | Tensor | np.ndarray):
+            return self._encode_one(reading, source, config, budget)
+        if budget.kind == "psnr":
+            return [self._encode_one(reading, each, config, budget) for each in source]
+        return self._encode_list(reading, source, config, budget)
 
-    def pixels(self, clips: list[Video], *, continued: bool = False) -> Tensor:
-        """[B, 3, T, H, W], padded by repetition to what the backbone takes; `continued`: with no first slot."""
-        shapes = {tuple(c.frames.shape) for c in clips}
-        if len(shapes) != 1:
-            raise ShapeError(f"clips of one batch must have one shape; got {sorted(shapes)}")
-        frames, height, width, _ = shapes.pop()
-        rows, columns = self.spec.grid(height, width)
-        stride = self.spec.time_stride
-        pad_t = -frames % stride if continued else self.spec.frames(self.spec.slots(frames)) - frames
-        pad_h, pad_w = rows * self.spec.space_stride - height, columns * self.spec.space_stride - width
-        x_BCTHW = torch.cat([c.pixels(self.device, self.dtype) for c in clips])
-        if not (pad_t or pad_h or pad_w):
-            return x_BCTHW
-        return F.pad(x_BCTHW, (0, pad_w, 0, pad_h, 0, pad_t), mode="replicate")
+    def _encode_one(self, reading: Reading, source: Source, config: EncodeConfig, budget: Budget) -> Tokens:
+        encoder = VideoEncoder(self, config, budget=budget, original=lambda: reading.pieces(source))
+        return Tokens.join(list(encoder.encode(reading.pieces(source))))
 
-    @torch.inference_mode()
-    def latents(self, x_BCTHW: Tensor) -> Tensor:
-        return self.run_encode(x_BCTHW)
+    def _encode_list(
+        self, reading: Reading, sources: Sequence[Source], config: EncodeConfig, budget: Budget
+    ) -> list[Tokens]:
+        parts: list[list[Tokens]] = [[] for _ in sources]
+        for first in range(0, len(sources), self.batch):
+            group = [reading.pieces(source) for source in sources[first : first + self.batch]]
+            for number, chunk in encode_videos(self, group, config, budget=budget):
+                if isinstance(chunk, Exception):
+                    raise chunk
+                parts[first + number].append(chunk)
+        return [Tokens.join(chunks) for chunks in parts]
 
-    # --- fill and decode --------------------------------------------------------------------------------------------
+    def fill(self, tokens: Tokens, *, fill: str | None = None) -> Tensor:
+        """Dense latents [1, C, T, H, W], in place of the backbone's own: kept cells as stored, the rest filled in.
 
-    def fill(self, tokens: Tokens, fill: str | None = None) -> Tensor:
-        """Dense latents, a drop-in for the backbone's own; kept cells as stored, the rest inlaid."""
-        decoder = self.stream_decoder(fill)
-        return torch.cat([decoder.fill(chunk) for chunk in tokens.chunks()], dim=2)
+        Args:
+            fill: "hold", "linear", or a LIT at hand; the tokenizer's default otherwise.
+        """
+        self.check(tokens.recipe, tokens.channels)
+        decoder = LatentDecoder(self.filler, fill=fill)
+        return torch.cat([decoder.push(chunk) for chunk in tokens.chunks()], dim=2)
 
-    def fill_chunk(self, tokens: Tokens, fill: str | None = None) -> Tensor:
-        """[1, C, T, H, W] of one chunk that stands alone."""
-        z_BCTHW, keep_BTHW = tokens.dense().to(self.device, self.dtype), tokens.mask[None].to(self.device)
-        return self.fill_cells(z_BCTHW, keep_BTHW, tokens.recipe.tau, fill)
+    def decode(
+        self,
+        tokens: Tokens | Tensor,
+        *,
+        fill: str | None = None,
+        fps: float | Fraction = 24,
+        size: tuple[int, int] | None = None,
+    ) -> Video:
+        """The video of tokens, or of latents [1, C, T, H, W] that a generator made.
 
-    @torch.inference_mode()
-    def fill_cells(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float, fill: str | None = None) -> Tensor:
-        """Dense latents from those of the kept cells."""
-        name = fill or self.default_fill
-        run = self.find_fill(name)
-        if not isinstance(run, Lit):
-            return run(z_BCTHW, keep_BTHW)
-        tau_B = torch.full((len(z_BCTHW),), tau, dtype=torch.float32, device=z_BCTHW.device)
-        return self.run_lits[name](z_BCTHW, keep_BTHW, tau_B)
+        Args:
+            fill: how the dropped cells of tokens come back.
+            fps: the frame rate of latents; tokens know theirs.
+            size: (height, width) to crop the video of latents to; tokens know theirs.
+        """
+        if isinstance(tokens, Tokens):
+            return join_videos(list(self.decode_chunks(tokens.chunks(), fill=fill)))
+        check_latents(tokens, self.spec)
+        if len(tokens) != 1:
+            raise UsageError(f"decode takes latents of one video, [1, C, T, H, W]; got {len(tokens)} of them")
+        x_CTHW = self.decode_latents(tokens.to(self.device, self.dtype))[0]
+        height, width = size or (x_CTHW.shape[2], x_CTHW.shape[3])
+        info = VideoInfo(width=width, height=height, fps=Fraction(fps), frames=x_CTHW.shape[1])
+        return cropped(x_CTHW, info)
 
-    def decode(self, tokens: Tokens, fill: str | None = None) -> Video:
-        """The video back."""
-        parts = list(self.decode_chunks(tokens.chunks(), fill))
-        times = [p.seconds for p in parts if p.seconds is not None]
-        return Video(
-            frames=torch.cat([p.frames for p in parts]), fps=parts[0].fps, seconds=torch.cat(times) if times else None
-        )
-
-    def decode_chunks(self, chunks: Iterable[Tokens], fill: str | None = None) -> Iterator[Video]:
+    def decode_chunks(self, chunks: Iterable[Tokens], *, fill: str | None = None) -> Iterator[Video]:
         """One `Video` for each chunk, with memory for one at a time."""
-        decoder = self.stream_decoder(fill)
-        for chunk in chunks:
-            yield decoder.push(chunk)
+        return Decoder(self, fill=fill).decode(chunks)
 
-    def stream_decoder(self, fill: str | None = None) -> StreamDecoder:
-        """What decodes chunks that may go on from one another."""
-        from inlay.codec import StreamDecoder
+    @contextmanager
+    def defaulting_to(self, fill: str) -> Iterator[None]:
+        """Another default fill inside the block."""
+        self.filler.find(fill)
+        before, self.filler.default = self.filler.default, fill
+        try:
+            yield
+        finally:
+            self.filler.default = before
 
-        return StreamDecoder(self, fill=fill)
 
-    @torch.inference_mode()
-    def render(self, z_BCTHW: Tensor, info: VideoInfo, seconds: Tensor | None = None) -> Video:
-        """Dense latents of one chunk to frames, cropped to the true size and length."""
-        x_CTHW = self.run_decode(z_BCTHW)[0]
-        x_CTHW = x_CTHW[:, : info.frames, : info.height, : info.width]
-        return Video.from_pixels(x_CTHW, fps=info.fps, seconds=seconds)
+class Reading:
+    """How sources become frames."""
 
-    def find_fill(self, name: str) -> Fill | Lit:
-        """The fill called `name`; a LIT only where its weights are at hand."""
-        if name in LITS and name not in self.lits:
-            raise MissingError(
-                f"there are no weights for the fill {name!r} with {self.spec.name}; "
-                f"use --fill hold, or train one: inlay train lit --backbone {self.spec.name}"
-            )
-        table: dict[str, Fill | Lit] = {**FILLS, **self.lits}
-        return pick("fill", name, table)
+    def __init__(self, *, size: str, axes: AxisOrder, fps: Fraction) -> None:
+        self.size, self.axes, self.fps = size, axes, fps
 
-    def check(self, tokens: Tokens) -> None:
-        """Refuse tokens of another backbone: they would decode to noise."""
-        made, here = tokens.recipe, self.spec
-        if (made.backbone, made.weight_hash) != (here.name, here.weight_hash):
-            raise MissingError(
-                f"these tokens were made with {made.backbone} (weights {made.weight_hash}), "
-                f"and this is {here.name} (weights {here.weight_hash}); load the weights they were made with"
-            )
-        if tokens.channels != here.channels:
-            raise ShapeError(f"{here.name} has {here.channels} channels, the tokens have {tokens.channels}")
+    def pieces(self, source: Source) -> Iterator[Video]:
+        """The frames of a source, in pieces of at most 33."""
+        if isinstance(source, Video):
+            yield source
+        elif isinstance(source, str | PathLike):
+            from inlay.video.reader import open_video  # PyAV is loaded when a file is opened
 
-    def with_fill(self, fill: str) -> Tokenizer:
-        """The same tokenizer with another default fill."""
-        return Tokenizer(
-            self.backbone, profile=self.profile, lits=self.lits, fill=fill, device=self.device, dtype=self.dtype
-        )
+            with open_video(source, size=self.size) as reader:
+                yield from reader.chunks(CLIP_FRAMES)
+        else:
+            yield from_array(source, axes=self.axes, fps=self.fps)
+
+
+def _refuse(unknown: dict[str, object]) -> None:
+    if unknown:
+        name = next(iter(unknown))
+        known = [key for key in Tokenizer.encode.__annotations__ if key not in ("source", "return", "unknown")]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"encode has no argument {name!r}{hint} (it takes: {', '.join(known)})")
 
 
 def find_profile(path: Path, name: str, weight_hash: str) -> Profile | None:
@@ -270,61 +329,8 @@ def pick_device(device: torch.device | str) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
-        raise ConfigError(f"{device!r} is not a device; choose auto, cpu, cuda or mps") from error
+        raise ConfigError(f"{device!r} is not a device; choose auto, cpu, cuda or mps", about="device") from error
     here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not here.get(chosen.type, False):
-        raise ConfigError(f"device {device!r} is not available on this machine; choose auto or cpu")
+        raise ConfigError(f"device {device!r} is not available on this machine; choose auto or cpu", about="device")
     return chosen
-
-
-def _gather(z_CTHW: Tensor, keep_THW: Tensor, clip: Video, recipe: Recipe) -> Tokens:
-    return Tokens(
-        values=z_CTHW.permute(1, 2, 3, 0)[keep_THW],
-        mask=keep_THW,
-        info=VideoInfo(width=clip.width, height=clip.height, fps=clip.fps, frames=len(clip)),
-        recipe=recipe,
-        spans=(Span(slots=keep_THW.shape[0], frames=len(clip)),),
-        seconds=clip.seconds,
-    )
-
-
-def _cut(videos: Iterable[Video]) -> Iterator[Video]:
-    """Any pieces of one video to clips of 33 frames and a rest."""
-    held: list[Video] = []
-    count = 0
-    for piece in videos:
-        held.append(piece)
-        count += len(piece)
-        while count >= CLIP_FRAMES:
-            whole = join_videos(held)
-            yield whole[:CLIP_FRAMES]
-            count -= CLIP_FRAMES
-            held = [whole[CLIP_FRAMES:]] if count else []
-    if count:
-        yield join_videos(held)
-
-
-def join_videos(parts: list[Video]) -> Video:
-    """Pieces of one video as one."""
-    if len(parts) == 1:
-        return parts[0]
-    times = [p.seconds for p in parts if p.seconds is not None]
-    return replace(
-        parts[0],
-        frames=torch.cat([p.frames for p in parts]),
-        seconds=torch.cat(times) if len(times) == len(parts) else None,
-    )
-
-
-def _open(source: Video | str | PathLike[str]) -> Iterator[Video]:
-    if isinstance(source, Video):
-        yield source
-        return
-    from inlay.video import open_video
-
-    with open_video(source) as reader:
-        yield from reader.chunks(CLIP_FRAMES)
-
-
-def _load(source: Video | str | PathLike[str]) -> Video:
-    return source if isinstance(source, Video) else join_videos(list(_open(source)))

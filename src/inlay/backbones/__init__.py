@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from inlay.backbones import hub
-from inlay.backbones.base import Backbone, BackboneSpec, check_latents, check_pixels
+from inlay.backbones.base import Backbone, BackboneSpec, State, StatefulBackbone, check_latents, check_pixels
 from inlay.backbones.diffusers import class_name, load_diffusers
 from inlay.backbones.embedded import WEIGHTS, load_mini, load_untrained
 from inlay.backbones.mini import Mini, MiniConfig, tiny
@@ -24,6 +24,8 @@ __all__ = [
     "Entry",
     "Mini",
     "MiniConfig",
+    "State",
+    "StatefulBackbone",
     "check_latents",
     "check_pixels",
     "default_tau",

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
 from inlay.errors import ConfigError, ShapeError
 from inlay.types import describe
 from inlay.weightfile import hash_weights
+
+
+State: TypeAlias = "Tensor | list[State] | tuple[State, ...] | None"  # what a network carries from chunk to chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,19 @@ class Backbone(Protocol):
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Move to a device or dtype, as `torch.nn.Module.to` does."""
+        ...
+
+
+@runtime_checkable
+class StatefulBackbone(Backbone, Protocol):
+    """A causal backbone whose state can be carried from chunk to chunk: the result is that of the whole video."""
+
+    def encode_next(self, x_BCTHW: Tensor, state: State) -> tuple[Tensor, State]:
+        """Latents of the next chunk and the state after it; without a state the chunk begins a video."""
+        ...
+
+    def decode_next(self, z_BCTHW: Tensor, state: State) -> tuple[Tensor, State]:
+        """Pixels of the next chunk and the state after it; without a state the chunk begins a video."""
         ...
 
 

@@ -1,34 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long video: frames in and tokens out as they come, and back; caches between chunks, scene cuts, budgets, seeking."""
+"""The codec: frames to tokens and back, as they come; chunks, carried state, scene cuts, budgets, seeking.
 
-from inlay.codec.config import AUTO, MODES, StreamConfig, continues, mode_of, paper, slot_of_frame
-from inlay.codec.curve import KeepCurve, keep_curve, traced
+This is the only place where video, backbone, masking, fill and container are joined.
+"""
+
+from inlay.codec.choose import Chooser
+from inlay.codec.config import (
+    AUTO,
+    CLIP_FRAMES,
+    MODES,
+    EncodeConfig,
+    continues,
+    mode_of,
+    paper_clips,
+    paper_stream,
+    slot_of_frame,
+)
+from inlay.codec.curve import KeepCurve, keep_curve
 from inlay.codec.cuts import CutFinder
-from inlay.codec.decoder import StreamDecoder
-from inlay.codec.encoder import StreamEncoder
-from inlay.codec.latents import LatentChunk, LatentStream
-from inlay.codec.seek import Cutting, chunks_of, cutting
-from inlay.codec.solve import Plan, WholeVideo
+from inlay.codec.decoder import Decoder, LatentDecoder
+from inlay.codec.encoder import Encoder
+from inlay.codec.gather import gather
+from inlay.codec.latents import LatentChunk, LatentEncoder
+from inlay.codec.parts import CPU_BATCH, GPU_BATCH, Parts
+from inlay.codec.seek import Cutting, chunks_of, cutting, trimmed
+from inlay.codec.solve import SolvedVideo, WholeVideo
+from inlay.codec.watch import Watch
+from inlay.codec.whole import BudgetReport, VideoEncoder, encode_videos
 
 __all__ = [
     "AUTO",
+    "CLIP_FRAMES",
+    "CPU_BATCH",
+    "GPU_BATCH",
     "MODES",
+    "BudgetReport",
+    "Chooser",
     "CutFinder",
     "Cutting",
+    "Decoder",
+    "EncodeConfig",
+    "Encoder",
     "KeepCurve",
     "LatentChunk",
-    "LatentStream",
-    "Plan",
-    "StreamConfig",
-    "StreamDecoder",
-    "StreamEncoder",
+    "LatentDecoder",
+    "LatentEncoder",
+    "Parts",
+    "SolvedVideo",
+    "VideoEncoder",
+    "Watch",
     "WholeVideo",
     "chunks_of",
     "continues",
     "cutting",
+    "encode_videos",
+    "gather",
     "keep_curve",
     "mode_of",
-    "paper",
+    "paper_clips",
+    "paper_stream",
     "slot_of_frame",
-    "traced",
+    "trimmed",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a long video is cut into chunks and what they pass on to one another: settings in, settings checked, out."""
+"""How a video is encoded: the modes, and the settings with their checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from inlay.backbones import BackboneSpec
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, TokenFileError, pick
-from inlay.types import Recipe
+from inlay.masking import CRITERIA, REFERENCES, MaskConfig
+from inlay.types import PRECISIONS, Recipe
 
 MODES = {  # what chunk k + 1 knows of chunk k
     "clips": "nothing: every chunk is a key chunk",
@@ -20,40 +21,51 @@ MODES = {  # what chunk k + 1 knows of chunk k
     "stateful": "the kept latents and the network's own state: one slot 0 for the whole video",
 }
 AUTO = "auto"
+CLIP_FRAMES = 33  # frames encoded together by default
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamConfig:
-    """How a long video is cut."""
+class EncodeConfig:
+    """How a video is cut into chunks, how its cells are judged, how the kept ones are stored."""
 
     mode: str = field(default=AUTO, metadata={"help": "what a chunk knows of the one before", "choices": MODES})
-    chunk_frames: int = field(default=33, metadata={"help": "frames encoded together: the latency"})
+    chunk_frames: int = field(default=CLIP_FRAMES, metadata={"help": "frames encoded together: the latency"})
     key_seconds: float = field(default=10.0, metadata={"help": "longest time between key chunks; 0: no limit"})
     cuts: bool = field(default=True, metadata={"help": "a key chunk at every scene cut"})
     noise: bool = field(default=False, metadata={"help": "do not spend tokens on sensor noise"})
+    criterion: str = field(default="latent-l1", metadata={"help": "how change is measured", "choices": CRITERIA})
+    reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
+    precision: str = field(default="q8", metadata={"help": "how kept cells are stored", "choices": PRECISIONS})
+    fill: str | None = field(default=None, metadata={"help": "the fill that the token file suggests"})
 
     def __post_init__(self) -> None:
-        pick("streaming mode", self.mode, {AUTO: "", **MODES})
+        pick("mode", self.mode, {AUTO: "", **MODES})
+        pick("criterion", self.criterion, CRITERIA)
+        pick("reference", self.reference, REFERENCES)
+        pick("precision", self.precision, dict.fromkeys(PRECISIONS))
         if self.chunk_frames < 2:
-            raise ConfigError(f"a chunk has at least 2 frames; got {self.chunk_frames}")
+            raise ConfigError(f"a chunk has at least 2 frames; got {self.chunk_frames}", about="chunk_frames")
         if not 0 <= self.key_seconds < float("inf"):
             raise ConfigError(
-                f"the key interval is a time in seconds, 0 for none; got {self.key_seconds:g} (--key-every)"
+                f"the key interval is a time in seconds, 0 for none; got {self.key_seconds:g}", about="key_seconds"
             )
 
-    def resolve(self, spec: BackboneSpec) -> StreamConfig:
+    def resolve(self, spec: BackboneSpec) -> EncodeConfig:
         """With the mode this backbone allows; refuses what it does not."""
         mode = self.mode
         if mode == AUTO:
             mode = "stateful" if spec.stateful else "dual-cache"
         if mode == "stateful" and not spec.stateful:
-            raise ConfigError(f"{spec.name} cannot carry state between chunks; stream with dual-cache or clips")
+            raise ConfigError(
+                f"{spec.name} cannot carry state between chunks; encode with dual-cache or clips", about="mode"
+            )
         slots = spec.slots(self.chunk_frames)
         if slots < 2 or spec.frames(slots) != self.chunk_frames:
             near = spec.frames(max(slots, 2))
             raise ConfigError(
                 f"{spec.name} takes chunks of {spec.first_slot_frames} + {spec.time_stride}k frames; "
-                f"{self.chunk_frames} is none of these, {near} is (--chunk)"
+                f"{self.chunk_frames} is none of these, {near} is",
+                about="chunk_frames",
             )
         return replace(self, mode=mode)
 
@@ -78,10 +90,35 @@ class StreamConfig:
         words += ["cuts"] * self.cuts + ["noise floor"] * self.noise
         return f"inlay: {', '.join(words)}"
 
+    def mask(self, tau: float) -> MaskConfig:
+        """How cells are chosen at this threshold."""
+        return MaskConfig(tau=tau, criterion=self.criterion, reference=self.reference)
 
-def paper() -> StreamConfig:
+    def recipe(self, spec: BackboneSpec, *, tau: float, fill: str) -> Recipe:
+        """What a token file says of all this; `fill` is suggested where the settings name none."""
+        return Recipe(
+            backbone=spec.name,
+            weight_hash=spec.weight_hash,
+            tau=tau,
+            criterion=self.criterion,
+            reference=self.reference,
+            precision=self.precision,
+            fill=self.fill or fill,
+            streaming=self.mode,
+            time_stride=spec.time_stride,
+            space_stride=spec.space_stride,
+            created_by=self.maker,
+        )
+
+
+def paper_stream() -> EncodeConfig:
     """Appendix D to the letter: dual cache, chunks of 33, nothing kept whole but the very first slot."""
-    return StreamConfig(mode="dual-cache", key_seconds=0, cuts=False)
+    return EncodeConfig(mode="dual-cache", key_seconds=0, cuts=False)
+
+
+def paper_clips() -> EncodeConfig:
+    """The setting of the paper's tables: clips of 33 frames, each on its own."""
+    return EncodeConfig(mode="clips", cuts=False)
 
 
 def mode_of(recipe: Recipe) -> str:
@@ -94,7 +131,7 @@ def mode_of(recipe: Recipe) -> str:
 
 
 def continues(tokens: Tokens) -> bool:
-    """Does this chunk go on within the network, with no slot 0 of its own?"""
+    """Whether this chunk goes on within the network, with no slot 0 of its own."""
     return not tokens.spans[0].key and mode_of(tokens.recipe) != "dual-cache"
 
 

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of tokens in, the share of cells kept over time out."""
+"""`KeepCurve`: the share of cells kept over time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from inlay.codec.config import continues
+from inlay.codec.watch import Watch
 from inlay.container.tokens import Tokens
 
 
 @dataclass(kw_only=True)
-class KeepCurve:
-    """One point a slot; grows while a video is encoded, by a few bytes a second of it."""
+class KeepCurve(Watch):
+    """One point a slot; grows while a video is encoded, by a few bytes a second of it. Looks on, or is given chunks."""
 
     seconds: list[float] = field(default_factory=list)  # when each slot begins
     keep_rates: list[float] = field(default_factory=list)
@@ -21,7 +22,11 @@ class KeepCurve:
     cells: int = 0
     frames: int = 0
 
+    def on_tokens(self, tokens: Tokens) -> None:
+        self.add(tokens)
+
     def add(self, chunk: Tokens) -> None:
+        """One more chunk of the video."""
         stride, slots = chunk.recipe.time_stride, len(chunk.mask)
         lead = stride if continues(chunk) else 1
         starts = [0 if t == 0 else min(lead + (t - 1) * stride, chunk.info.frames - 1) for t in range(slots)]
@@ -57,10 +62,3 @@ def keep_curve(chunks: Iterable[Tokens]) -> KeepCurve:
     for chunk in chunks:
         curve.add(chunk)
     return curve
-
-
-def traced(chunks: Iterable[Tokens], curve: KeepCurve) -> Iterator[Tokens]:
-    """The same chunks, each noted in the curve as it passes."""
-    for chunk in chunks:
-        curve.add(chunk)
-        yield chunk

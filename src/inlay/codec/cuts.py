@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latents and pixels of a stream in, the frame where a new scene begins out.
+"""Find the frame where a new scene begins.
 
 The latents are there anyway. Seen coarsely, a slot that differs from the one before as much as unrelated places differ
 may begin a new scene; it does if one of its frames differs from the frame before, over half the picture, far more than
 frames did lately. There the scene begins. Fast motion passes the first test alone, what starts to move the second.
 
-Legend: B batch, C channels, T slots or frames, H W grid or pixels.
+Legend: B batch (here 1), C channels, T slots, F frames, H W grid or pixels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -25,46 +26,68 @@ CALM = 0.01  # the least change that counts as usual; pixels range from -1 to 1
 LEAST = 0.05  # what changes less begins no scene
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """What a chunk shows, still on its device: one small table for one transfer."""
+
+    table_3N: Tensor  # change of each slot, that of unrelated places, change of each frame; padded with zeros
+    slots: int
+    frames: int
+    slot_CHW: Tensor  # the last ones, coarse
+    frame_CHW: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CutFinder:
-    """Remembers one slot, one frame and the latest changes since the last key chunk, all of them coarse."""
+    """What is remembered since the last key chunk: one slot, one frame, the latest changes, all of them coarse."""
 
-    slot_BCHW: Tensor | None = None
-    frame_BCHW: Tensor | None = None
-    jumps: list[float] = field(default_factory=list)
+    slot_CHW: Tensor | None = None
+    frame_CHW: Tensor | None = None
+    jumps: tuple[float, ...] = ()
 
-    def find(self, z_BCTHW: Tensor, x_BCTHW: Tensor, *, first: int, stride: int) -> int | None:
-        """The frame of this chunk at which a new scene begins, or None. Slot 0 stands for `first` frames."""
+    def look(self, z_BCTHW: Tensor, x_BCTHW: Tensor) -> Evidence:
+        """Compare the slots and the frames of a chunk with those before them."""
+        slots = _coarse(z_BCTHW[0].transpose(0, 1), COARSE)
+        thumbs = _coarse(x_BCTHW[0].transpose(0, 1), THUMB)
+        before = _shifted(slots, self.slot_CHW)
+        elsewhere = before.roll((COARSE // 2, COARSE // 2), (2, 3))
+        change_T = (slots - before).abs().mean((1, 2, 3))
+        most_T = (slots - elsewhere).abs().mean((1, 2, 3))
+        jump_F = (thumbs - _shifted(thumbs, self.frame_CHW)).abs().mean(1).flatten(1).median(1).values
+        rows = [F.pad(row, (0, max(len(jump_F), len(change_T)) - len(row))) for row in (change_T, most_T, jump_F)]
+        return Evidence(
+            table_3N=torch.stack(rows),
+            slots=len(slots),
+            frames=len(thumbs),
+            slot_CHW=slots[-1],
+            frame_CHW=thumbs[-1],
+        )
+
+    def find(self, seen: Evidence, *, first: int, stride: int) -> tuple[int | None, CutFinder]:
+        """The frame of the chunk at which a new scene begins, or None, and what is remembered then.
+
+        Slot 0 of the chunk stands for `first` frames, later ones for `stride`.
+        """
+        changes, mosts, jumps = seen.table_3N.tolist()
+        recent = list(self.jumps)
         end = 0
-        for t, z_BCHW in enumerate(z_BCTHW.unbind(2)):
-            begin, end = end, first + t * stride
-            slot_BCHW = _coarse(z_BCHW, COARSE)
-            jumps = self._jumps(x_BCTHW[:, :, begin:end])
-            if self._unrelated(slot_BCHW) and self.jumps:  # a scene is at least two slots long
-                frame = max(range(len(jumps)), key=jumps.__getitem__)
-                if jumps[frame] > max(JUMP * max(median(self.jumps), CALM), LEAST):
-                    return begin + frame
-            self.slot_BCHW, self.jumps = slot_BCHW, (self.jumps + jumps)[-RECENT:]
-        return None
-
-    def _unrelated(self, slot_BCHW: Tensor) -> bool:
-        last_BCHW = self.slot_BCHW
-        if last_BCHW is None:
-            return False
-        elsewhere = last_BCHW.roll((COARSE // 2, COARSE // 2), (2, 3))
-        change, most = (float((slot_BCHW - other).abs().mean()) for other in (last_BCHW, elsewhere))
-        return change >= UNRELATED * most and change > 0
-
-    def _jumps(self, x_BCTHW: Tensor) -> list[float]:
-        """How much each frame differs from the one before it, in half of its places at least."""
-        jumps = []
-        for frame_BCHW in x_BCTHW.unbind(2):
-            thumb = _coarse(frame_BCHW, THUMB)
-            if self.frame_BCHW is not None:
-                jumps.append(float((thumb - self.frame_BCHW).abs().mean(1).median()))
-            self.frame_BCHW = thumb
-        return jumps
+        for t in range(seen.slots):
+            begin, end = end, min(first + t * stride, seen.frames)
+            fresh = jumps[max(begin, 1 if self.frame_CHW is None else 0) : end]  # the first frame ever has none before
+            known = t > 0 or self.slot_CHW is not None
+            if known and changes[t] >= UNRELATED * mosts[t] and changes[t] > 0 and recent and fresh:
+                place = max(range(len(fresh)), key=fresh.__getitem__)
+                if fresh[place] > max(JUMP * max(median(recent), CALM), LEAST):
+                    return end - len(fresh) + place, self
+            recent = (recent + fresh)[-RECENT:]
+        return None, CutFinder(slot_CHW=seen.slot_CHW, frame_CHW=seen.frame_CHW, jumps=tuple(recent))
 
 
-def _coarse(x_BCHW: Tensor, blocks: int) -> Tensor:
-    return F.adaptive_avg_pool2d(x_BCHW.float(), blocks)
+def _shifted(x_NCHW: Tensor, last_CHW: Tensor | None) -> Tensor:
+    """What came before each one; the very first stands before itself."""
+    first = x_NCHW[:1] if last_CHW is None else last_CHW[None]
+    return torch.cat([first, x_NCHW[:-1]])
+
+
+def _coarse(x_NCHW: Tensor, blocks: int) -> Tensor:
+    return F.adaptive_avg_pool2d(x_NCHW.float(), blocks)

@@ -1,74 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, as they come, tokens out, chunk by chunk: push, flush, reset; constant memory however long the video."""
+"""`Encoder`: frames to tokens, chunk by chunk, in constant memory however long the video."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
 
 import torch
 
-from inlay.codec.config import StreamConfig, mode_of
-from inlay.codec.latents import LatentChunk, LatentStream
-from inlay.container.chunk import pack_chunk
-from inlay.container.layout import ENTRY_BYTES
+from inlay.codec.calls import Room
+from inlay.codec.choose import Chooser
+from inlay.codec.config import EncodeConfig
+from inlay.codec.gather import gather
+from inlay.codec.latents import LatentEncoder, Round
+from inlay.codec.parts import Parts
 from inlay.container.tokens import Tokens
-from inlay.container.writer import to_bytes
 from inlay.errors import ConfigError
-from inlay.masking import Bucket, Budget, MaskConfig, Selector, SelectState
-from inlay.tokenizer import Tokenizer
+from inlay.masking import Bucket, Budget, scan
 from inlay.types import Recipe
 from inlay.video.frames import Video
 
-MOST_REPACKS = 8
-_QUIET = 0.9  # quantile of the first changes that a stream without any tau starts from
 
+class Encoder:
+    """Keeps what changes, in a video that need never end; or in several that go in step.
 
-class StreamEncoder:
-    """Keeps what changes, in a video that need never end.
-
-    encoder = StreamEncoder(tokenizer, tau=0.3)
+    encoder = Encoder(tokenizer, tau=0.3)
     for frames in camera:
         for tokens in encoder.push(frames): ...
     for tokens in encoder.flush(): ...
 
-    The tokens do not depend on how the frames are cut into pieces. `budget` may name a tau, or with `bucket_seconds` a
-    rate that is held from the past alone; budgets of a whole video are solved by `inlay.codec.solve`.
+    The tokens do not depend on how the frames are cut into pieces.
+
+    Args:
+        parts: a `Tokenizer`, or the parts of one.
+        tau: the threshold; without one the backbone's calibrated one, or `budget`.
+        budget: a tau, or with `bucket_seconds` a rate that is held from the past alone. Budgets of a whole video are
+            solved by `WholeVideo`, which has to have seen it.
+        streams: how many videos go in step; `push_all` takes a piece of each.
+        batch: how many of them go through the network together.
+        room: how many chunks of a shape fit into memory, learnt on the way.
     """
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
-        config: StreamConfig | None = None,
+        parts: Parts,
+        config: EncodeConfig | None = None,
         *,
+        tau: float | None = None,
         budget: Budget | None = None,
-        **options: Any,
+        streams: int = 1,
+        batch: int | None = None,
+        room: Room | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
-        self.config = (config or StreamConfig()).resolve(tokenizer.spec)
-        self.budget = budget or Budget()
-        if not self.budget.causal:
-            raise ConfigError(
-                f"--{self.budget.kind} is a budget of a whole video, and a stream has no end that is known; "
-                "give --tau, or --keep or --bits with --bucket"
-            )
-        if self.budget.tau is not None:
-            options["tau"] = self.budget.tau
-        self._options = options
-        self.recipe: Recipe | None = None  # known at once if tau is, else with the first chunk
-        if options.get("tau") is not None or self.budget.kind == "tau" or tokenizer.profile is not None:
-            self.recipe = self._make_recipe()
-        criterion = options.get("criterion", "latent-l1")
-        self.latents = LatentStream(tokenizer, self.config, criterion)
-        self.reset()
+        if tau is not None and budget is not None:
+            raise ConfigError("tau is a budget of its own; give one of the two", about=("tau",))
+        self.parts = parts
+        self.config = (config or EncodeConfig()).resolve(parts.spec)
+        self.budget = budget or Budget(tau=tau)
+        self.latents = LatentEncoder(parts, self.config, streams=streams, batch=batch, room=room)
+        self._choosers = [Chooser(parts, self.config, self.budget) for _ in range(streams)]
+        self._ended: Bucket | None = None
 
     def reset(self) -> None:
-        """Forget everything, caches and frames not yet encoded: another video begins."""
+        """Forget everything, caches and frames not yet encoded: other videos begin."""
         self.latents.reset()
-        self._state = SelectState()
-        self._first = True
-        self._ended: Bucket | None = None
+        for chooser in self._choosers:
+            chooser.reset()
+        self._ended = None
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How the tokens are made; known at once if tau is, else with the first chunk."""
+        return self._choosers[0].recipe
 
     @property
     def latency_frames(self) -> int:
@@ -78,19 +80,40 @@ class StreamEncoder:
     @property
     def bucket(self) -> Bucket | None:
         """Where a causal rate control stands; after `flush`, where it stood at the end."""
-        return self._state.bucket or self._ended
+        return self._choosers[0].state.bucket or self._ended
 
     def push(self, video: Video) -> list[Tokens]:
         """The chunks that these frames complete."""
-        return [self._tokens(chunk) for chunk in self.latents.push(video)]
+        return self.push_all([video])[0]
 
     def flush(self) -> list[Tokens]:
         """The rest, at the end of a video; the next frame begins another one."""
-        tokens = [self._tokens(chunk) for chunk in self.latents.flush()]
-        bucket = self._state.bucket
+        return self.flush_all()[0]
+
+    def push_all(self, videos: Sequence[Video | None]) -> list[list[Tokens]]:
+        """The chunks that a piece of each stream completes; None where a stream has nothing new."""
+        return self._collect(videos, ended=False)
+
+    def flush_all(self) -> list[list[Tokens]]:
+        """The rest of every stream."""
+        tokens = self._collect([None] * len(self._choosers), ended=True)
+        bucket = self._choosers[0].state.bucket
         self.reset()
         self._ended = bucket
         return tokens
+
+    def step(self, videos: Sequence[Video | None], *, ended: Sequence[bool]) -> Iterator[tuple[int, Tokens]]:
+        """(stream, its next chunk), as a piece of each stream completes them. An error of one stream ends that one:
+        `latents.errors` holds it.
+
+        Args:
+            ended: streams after whose piece nothing comes; the rest of them is encoded too.
+        """
+        self.latents.push(videos)
+        for chunks in self.latents.rounds(ended=ended):
+            for number, tokens in self._choose(chunks):
+                self.parts.saw_tokens(tokens)
+                yield number, tokens
 
     def encode(self, pieces: Iterable[Video]) -> Iterator[Tokens]:
         """All chunks of one video, as its pieces come in."""
@@ -99,117 +122,39 @@ class StreamEncoder:
         yield from self.flush()
 
     def replay(self, tokens: Tokens) -> None:
-        """Charge the bucket for a chunk that an earlier run has written."""
-        if self.recipe is None:
-            self.recipe = self._make_recipe(tokens.recipe.tau)
-        if self.budget.bucket_seconds is not None:
-            self._charge(tokens, self._incomes(tokens))
-        self._first = False
+        """Go on after a chunk that an earlier run has written."""
+        self._choosers[0].replay(tokens)
 
-    def _make_recipe(self, tau: float | None = None) -> Recipe:
-        options = self._options if tau is None else {**self._options, "tau": tau}
-        return replace(self.tokenizer.recipe(**options), streaming=self.config.mode, created_by=self.config.maker)
+    def _collect(self, videos: Sequence[Video | None], *, ended: bool) -> list[list[Tokens]]:
+        done: list[list[Tokens]] = [[] for _ in self._choosers]
+        for number, tokens in self.step(videos, ended=[ended] * len(done)):
+            done[number].append(tokens)
+        for error in self.latents.errors.values():
+            raise error
+        return done
 
-    def _tokens(self, chunk: LatentChunk) -> Tokens:
-        if self.recipe is None:
-            self.recipe = self._make_recipe(usual_change(chunk))
-        selector = self._selector(self.recipe)
-        if self.budget.bucket_seconds is None:
-            chosen = selector.select(chunk.compared_BCTHW, self._state, key=chunk.span.key)
-            self._state = chosen.state
-            return chunk.tokens(chosen.keep_BTHW, self.recipe)
-        return self._within_rate(selector, chunk, self.recipe)
+    def _choose(self, chunks: Round) -> Iterator[tuple[int, Tokens]]:
+        if len(chunks) > 1 and self._choosers[0].plain:
+            yield from self._choose_together(chunks)
+            return
+        for number, chunk in chunks:
+            yield number, self._choosers[number].choose(chunk)
 
-    def _selector(self, recipe: Recipe) -> Selector:
-        return Selector(mask_config(recipe), noise=self.config.noise)
-
-    # --- rate control -------------------------------------------------------------------------------------------------
-
-    def _within_rate(self, selector: Selector, chunk: LatentChunk, recipe: Recipe) -> Tokens:
-        none = chunk.tokens(torch.zeros_like(chunk.z_BCTHW[:, 0], dtype=torch.bool), recipe)
-        incomes = self._incomes(none, chunk.slot_frames(recipe.time_stride))
-        bucket = self._state.bucket or self._new_bucket(none)
-        if self.budget.bits is None:
-            state = replace(self._state, bucket=bucket)
-            chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, incomes=incomes)
-            self._state, self._first = chosen.state, False
-            return chunk.tokens(chosen.keep_BTHW, recipe)
-        return self._within_bits(selector, chunk, recipe, bucket, incomes)
-
-    def _within_bits(
-        self, selector: Selector, chunk: LatentChunk, recipe: Recipe, bucket: Bucket, incomes: list[float]
-    ) -> Tokens:
-        """Bits are known only once they are packed: where they are too many, fewer cells are allowed, once more."""
-        room = bucket.level + sum(incomes) + bucket.size
-        price = 8 * raw_bytes(recipe, chunk.z_BCTHW.shape[1]) if self._first else self._state.price
-        for _ in range(MOST_REPACKS):
-            state = replace(self._state, bucket=bucket, price=price)
-            chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, incomes=incomes)
-            tokens = chunk.tokens(chosen.keep_BTHW, recipe)
-            cost = self._bits(tokens)
-            if cost <= room:
-                break
-            price *= max(1.25, cost / max(room, 1.0))
-        self._state = replace(chosen.state, bucket=bucket)
-        self._charge(tokens, incomes)
-        self._first = False
-        return tokens
-
-    def _new_bucket(self, tokens: Tokens) -> Bucket:
-        """Large enough for the slot that begins a video, which is kept whole."""
-        cells, info = tokens.mask[0].numel(), tokens.info
-        seconds = self.budget.bucket_seconds or 0.0
-        if self.budget.keep is not None:
-            slots = float(info.fps) / tokens.recipe.time_stride
-            return Bucket(size=max(seconds * slots * self.budget.keep * cells, cells))
-        bits = self.budget.bits or 0.0
-        whole = 8 * raw_bytes(tokens.recipe, tokens.channels) * cells
-        return Bucket(size=max(seconds * float(info.fps) * bits * info.width * info.height, whole))
-
-    def _incomes(self, tokens: Tokens, frames: list[int] | None = None) -> list[float]:
-        """What each slot of a chunk earns."""
-        slots, cells = len(tokens.mask), tokens.mask[0].numel()
-        if self.budget.keep is not None:
-            return [self.budget.keep * cells] * slots
-        info = tokens.info
-        each: Sequence[float] = frames or [info.frames / slots] * slots
-        return [(self.budget.bits or 0.0) * info.width * info.height * n for n in each]
-
-    def _charge(self, tokens: Tokens, incomes: list[float]) -> None:
-        """Bring the bucket to where it stands after these tokens."""
-        bucket = self._state.bucket or self._new_bucket(tokens)
-        price = self._state.price
-        if self.budget.bits is None:
-            for income, kept in zip(incomes, tokens.mask.flatten(1).sum(1).tolist(), strict=True):
-                bucket = bucket.after(income, kept)
-        else:
-            cost = self._bits(tokens)
-            bucket = bucket.after(sum(incomes), cost)
-            price = cost / len(tokens) if len(tokens) else price
-        self._state = replace(self._state, bucket=bucket, price=price)
-
-    def _bits(self, tokens: Tokens) -> float:
-        if self._first:
-            return 8.0 * len(to_bytes(tokens))
-        return 8.0 * (len(pack_chunk(tokens, 0, precision=tokens.recipe.precision)[1]) + ENTRY_BYTES)
-
-
-def mask_config(recipe: Recipe, tau: float | None = None) -> MaskConfig:
-    """How cells are chosen."""
-    mode_of(recipe)
-    tau = recipe.tau if tau is None else tau
-    return MaskConfig(tau=tau, criterion=recipe.criterion, reference=recipe.reference)
-
-
-def usual_change(chunk: LatentChunk) -> float:
-    """A tau to begin with where none is known: what few of the first cells exceed."""
-    z = chunk.compared_BCTHW
-    change = (z[:, :, 1:] - z[:, :, :-1]).abs().mean(1) if z.shape[2] > 1 else z.abs().mean(1)
-    flat = change.flatten()
-    return max(float(flat.sort().values[int(_QUIET * (len(flat) - 1))]), 1e-4)
-
-
-def raw_bytes(recipe: Recipe, channels: int) -> float:
-    """Bytes of a token before any was packed: what its numbers take raw, or 5 bits each where they are coded."""
-    each = {"fp32": 32, "fp16": 16, "bf16": 16, "q8": 5}[recipe.precision]
-    return channels * each / 8
+    def _choose_together(self, chunks: Round) -> Iterator[tuple[int, Tokens]]:
+        """One scan for all streams whose chunks have one shape and are of one kind."""
+        groups: dict[tuple[object, ...], Round] = {}
+        for number, chunk in chunks:
+            kind = tuple(chunk.compared_BCTHW.shape), tuple(chunk.z_BCTHW.shape), chunk.span.key
+            groups.setdefault(kind, []).append((number, chunk))
+        recipe = self._choosers[0].recipe
+        assert recipe is not None, "a plain choice has its tau from the start"
+        for (*_, key), group in groups.items():
+            choosers = [self._choosers[number] for number, _ in group]
+            references = [chooser.state.reference_BCHW for chooser in choosers]
+            before = None if key else torch.cat([ref for ref in references if ref is not None])
+            z_BCTHW = torch.cat([chunk.compared_BCTHW for _, chunk in group])
+            keep_BTHW, after_BCHW = scan(z_BCTHW, self.config.mask(recipe.tau), before)
+            for chooser, reference in zip(choosers, after_BCHW.split(1), strict=True):
+                chooser.advance(reference)
+            made = gather([chunk for _, chunk in group], keep_BTHW, recipe)
+            yield from zip((number for number, _ in group), made, strict=True)

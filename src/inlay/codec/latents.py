@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, in any pieces, the latents of chunks out: cut at full chunks, key intervals and scene cuts."""
+"""`LatentEncoder`: frames of one or several streams to the latents of chunks, cut at full chunks, key intervals and
+scene cuts. The streams go in step: where chunks have one shape, the network sees them together.
+
+Legend: B batch (one stream's chunk has 1), C channels, T slots or frames, H W grid.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from inlay.codec.config import StreamConfig
+from inlay.backbones import State
+from inlay.codec.calls import Call, Room, run_calls
+from inlay.codec.config import EncodeConfig
 from inlay.codec.cuts import CutFinder
-from inlay.container.tokens import Tokens
+from inlay.codec.parts import Parts
 from inlay.errors import ShapeError
 from inlay.masking import pixel_grid
-from inlay.tokenizer import Tokenizer, join_videos
-from inlay.types import Recipe, Span, VideoInfo
-from inlay.video.frames import Video
+from inlay.types import Span, VideoInfo
+from inlay.video.frames import Video, join_videos
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,17 +35,7 @@ class LatentChunk:
     info: VideoInfo
     seconds: Tensor | None
     first: int  # frames that slot 0 stands for, if there are as many
-
-    def tokens(self, keep_BTHW: Tensor, recipe: Recipe) -> Tokens:
-        keep_THW = keep_BTHW[0].cpu()
-        return Tokens(
-            values=self.z_BCTHW[0].cpu().permute(1, 2, 3, 0)[keep_THW],
-            mask=keep_THW,
-            info=self.info,
-            recipe=recipe,
-            spans=(self.span,),
-            seconds=self.seconds,
-        )
+    stream: int = 0  # of those that go in step
 
     def slot_frames(self, stride: int) -> list[int]:
         """How many frames each slot stands for."""
@@ -49,12 +43,11 @@ class LatentChunk:
         return [end - begin for begin, end in pairwise([0, *ends])]
 
 
-class LatentStream:
-    """Holds frames until a chunk is full, and what the network must know of the chunk before."""
+class Stream:
+    """One video on its way in: the frames that wait, and what the network must know of the chunk before."""
 
-    def __init__(self, tokenizer: Tokenizer, config: StreamConfig, criterion: str) -> None:
-        self.tokenizer, self.spec = tokenizer, tokenizer.spec
-        self.config, self.criterion = config, criterion
+    def __init__(self, parts: Parts, config: EncodeConfig, number: int) -> None:
+        self.parts, self.spec, self.config, self.number = parts, parts.spec, config, number
         self.reset()
 
     def reset(self) -> None:
@@ -64,31 +57,27 @@ class LatentStream:
         self._restart()
 
     def _restart(self) -> None:
-        self._state: Any = None
+        self._state: State = None
         self._since_key = 0
         self._cuts = CutFinder()
+        self._scene_frames: int | None = None  # a cut was found: the scene ends after as many frames
 
-    @property
-    def held_frames(self) -> int:
-        return self._count
-
-    def push(self, video: Video) -> Iterator[LatentChunk]:
+    def add(self, video: Video) -> None:
         if self._held and video.frames.shape[1:] != self._held[0].frames.shape[1:]:
             raise ShapeError(f"the frames of one video have one size; got {self._held[0]!r} and then {video!r}")
         self._held.append(video)
         self._count += len(video)
-        while self._count >= (wanted := self._wanted()):
-            yield from self._chunk(self._take(wanted))
 
-    def flush(self) -> Iterator[LatentChunk]:
-        while self._count:
-            yield from self._chunk(self._take(min(self._count, self._wanted())))
-        self.reset()
+    def ready(self, *, ended: bool) -> bool:
+        """Whether a chunk can be made: it is full, or nothing will come after it."""
+        return self._count > 0 and (ended or self._count >= self._wanted())
 
     def _wanted(self) -> int:
         """Frames of the next chunk."""
+        if self._scene_frames is not None:
+            return self._scene_frames
         whole = self.config.chunk_frames
-        limit = self.config.key_frames(self.spec, self._held[0].fps) if self._held else None
+        limit = self.config.key_frames(self.spec, self._held[0].fps)
         size = whole - self.spec.first_slot_frames if self._continues else whole
         return size if limit is None else min(size, limit - self._since_key)
 
@@ -96,55 +85,62 @@ class LatentStream:
     def _continues(self) -> bool:
         return self.config.mode == "stateful" and self._since_key > 0
 
-    def _take(self, frames: int) -> Video:
-        whole = join_videos(self._held)
-        self._count -= frames
-        self._held = [whole[frames:]] if self._count else []
-        return whole[:frames]
-
-    def _chunk(self, video: Video) -> Iterator[LatentChunk]:
-        x_BCTHW = self.tokenizer.pixels([video], continued=self._continues)
-        z_BCTHW, state = self._encode(x_BCTHW)
-        cut = self._find_cut(z_BCTHW, x_BCTHW[:, :, : len(video)]) if self.config.cuts else None
-        if cut is None:
-            yield self._made(video, x_BCTHW, z_BCTHW)
-            self._state, self._since_key = state, self._since_key + len(video)
-            if self._since_key == self.config.key_frames(self.spec, video.fps):
-                self._restart()
-            return
-        self._held.insert(0, video[cut:])
-        self._count += len(video) - cut
-        if cut:  # the end of the old scene on its own: its last slot must not have seen the new one
-            x_BCTHW = self.tokenizer.pixels([video[:cut]], continued=self._continues)
-            yield self._made(video[:cut], x_BCTHW, self._encode(x_BCTHW)[0])
-        self._restart()
-
-    @torch.inference_mode()
-    def _encode(self, x_BCTHW: Tensor) -> tuple[Tensor, Any]:
-        if self.config.mode != "stateful":
-            return self.tokenizer.backbone.encode(x_BCTHW).float(), None
-        backbone: Any = self.tokenizer.backbone
-        z_BCTHW, state = backbone.encode_next(x_BCTHW, self._state)
-        return z_BCTHW.float(), state
-
-    def _find_cut(self, z_BCTHW: Tensor, x_BCTHW: Tensor) -> int | None:
-        return self._cuts.find(z_BCTHW, x_BCTHW, first=self._first, stride=self.spec.time_stride)
-
     @property
     def _first(self) -> int:
         """Frames that slot 0 of the next chunk stands for."""
         return self.spec.time_stride if self._continues else self.spec.first_slot_frames
 
-    def _made(self, video: Video, x_BCTHW: Tensor, z_BCTHW: Tensor) -> LatentChunk:
-        slots = z_BCTHW.shape[2]
-        compared = self._pooled(x_BCTHW, z_BCTHW) if self.criterion == "pixel-l1" else z_BCTHW
+    def take(self) -> tuple[Video, Call]:
+        """The frames of the next chunk, and what to ask of the network."""
+        frames = min(self._count, self._wanted())
+        whole = join_videos(self._held)
+        self._count -= frames
+        self._held = [whole[frames:]] if self._count else []
+        video = whole[:frames]
+        x_BCTHW = self.parts.pixels([video], continued=self._continues)
+        return video, Call(x_BCTHW=x_BCTHW, carries=self.config.mode == "stateful", state=self._state)
+
+    def accept(self, video: Video, call: Call) -> LatentChunk | None:
+        """The chunk that the network's answer makes; None where it holds a cut, and has to be taken in two."""
+        assert call.z_BCTHW is not None, "the network has answered"
+        if self._scene_frames is not None:  # the end of a scene, encoded again: it must not have seen the next one
+            chunk = self._made(video, call)
+            self._restart()
+            return chunk
+        cut, cuts = self._find_cut(video, call)
+        if cut is not None:
+            self._held.insert(0, video)
+            self._count += len(video)
+            if cut:
+                self._scene_frames = cut
+            else:
+                self._restart()
+            return None
+        chunk = self._made(video, call)
+        self._cuts, self._state, self._since_key = cuts, call.state, self._since_key + len(video)
+        if self._since_key == self.config.key_frames(self.spec, video.fps):
+            self._restart()
+        return chunk
+
+    def _find_cut(self, video: Video, call: Call) -> tuple[int | None, CutFinder]:
+        if not self.config.cuts:
+            return None, self._cuts
+        assert call.z_BCTHW is not None, "the network has answered"
+        seen = self._cuts.look(call.z_BCTHW, call.x_BCTHW[:, :, : len(video)])
+        return self._cuts.find(seen, first=self._first, stride=self.spec.time_stride)
+
+    def _made(self, video: Video, call: Call) -> LatentChunk:
+        z_BCTHW = call.z_BCTHW
+        assert z_BCTHW is not None, "the network has answered"
+        plain = self.config.criterion != "pixel-l1"
         return LatentChunk(
             z_BCTHW=z_BCTHW,
-            compared_BCTHW=compared,
-            span=Span(slots=slots, frames=len(video), key=self._since_key == 0),
+            compared_BCTHW=z_BCTHW if plain else self._pooled(call.x_BCTHW, z_BCTHW),
+            span=Span(slots=z_BCTHW.shape[2], frames=len(video), key=self._since_key == 0),
             info=VideoInfo(width=video.width, height=video.height, fps=video.fps, frames=len(video)),
             seconds=video.seconds,
             first=self._first,
+            stream=self.number,
         )
 
     def _pooled(self, x_BCTHW: Tensor, z_BCTHW: Tensor) -> Tensor:
@@ -153,3 +149,63 @@ class LatentStream:
             return pixel_grid(x_BCTHW, (t, h, w))
         led = torch.cat([x_BCTHW[:, :, :1], x_BCTHW], dim=2)  # the grid has a slot 0 of one frame; it is dropped again
         return pixel_grid(led, (t + 1, h, w))[:, :, 1:]
+
+
+Round = list[tuple[int, LatentChunk]]  # stream, its next chunk
+
+
+class LatentEncoder:
+    """The streams of a codec in step."""
+
+    def __init__(
+        self, parts: Parts, config: EncodeConfig, *, streams: int = 1, batch: int | None = None, room: Room | None = None
+    ) -> None:
+        self.parts, self.config = parts, config
+        self.batch = batch or parts.batch
+        self.streams = [Stream(parts, config, number) for number in range(streams)]
+        self.errors: dict[int, Exception] = {}  # streams that failed: nothing more comes from them
+        self.room: Room = {} if room is None else room
+
+    def reset(self) -> None:
+        """Forget everything: the next frames begin other videos."""
+        self.errors = {}
+        for stream in self.streams:
+            stream.reset()
+
+    def push(self, videos: Sequence[Video | None]) -> None:
+        """Hand a piece to each stream that has one; `rounds` gives the chunks."""
+        for number, (stream, video) in enumerate(zip(self.streams, videos, strict=True)):
+            if video is None or number in self.errors:
+                continue
+            try:
+                stream.add(video)
+            except ShapeError as error:
+                self.errors[number] = error
+
+    def rounds(self, *, ended: Sequence[bool]) -> Iterator[Round]:
+        """The chunks that are complete, one of each stream at a time; for streams that ended, the rest too."""
+        while True:
+            ready = [
+                number
+                for number, stream in enumerate(self.streams)
+                if number not in self.errors and stream.ready(ended=ended[number])
+            ]
+            if not ready:
+                return
+            if chunks := self._round(ready):
+                yield chunks
+
+    def _round(self, ready: list[int]) -> Round:
+        jobs = [(number, *self.streams[number].take()) for number in ready]
+        run_calls(self.parts, [call for _, _, call in jobs], self.room, most=self.batch)
+        made: Round = []
+        for number, video, call in jobs:
+            if call.error is not None:
+                self.errors[number] = call.error
+                continue
+            chunk = self.streams[number].accept(video, call)
+            if chunk is not None:
+                made.append((number, chunk))
+                for watch in self.parts.watches:
+                    watch.on_latents(chunk)
+        return made

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token file and two times in, the chunks to decode between them out: nothing else of the file is read."""
+"""Find the chunks of a token file that hold the frames between two times: nothing else of the file is read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from inlay.container import TokenReader
 from inlay.container.tokens import Tokens
 from inlay.errors import UsageError
+from inlay.video.frames import Video
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +28,13 @@ def cutting(reader: TokenReader, start_seconds: float | None, end_seconds: float
     start = 0.0 if start_seconds is None else start_seconds
     end = math.inf if end_seconds is None else end_seconds
     if not 0 <= start < math.inf:
-        raise UsageError(f"--from is a time in seconds, 0 or more; got {start:g}")
+        raise UsageError(f"a video is decoded from a time in seconds, 0 or more; got {start:g}", about="start_seconds")
     if not end > start:
-        raise UsageError(f"--to must be later than --from; got {start:g} to {end:g} seconds")
+        raise UsageError(f"the end must be later than the start; got {start:g} to {end:g} seconds", about=("start_seconds", "end_seconds"))
     begin, until = frame_at(reader, start), frame_at(reader, end)
     total = reader.info.frames
     if begin >= total:
-        raise UsageError(f"{reader.name} has {duration(reader):.2f} seconds, and --from {start:g} is after its end")
+        raise UsageError(f"{reader.name} has {duration(reader):.2f} seconds, and {start:g} is after its end", about="start_seconds")
     until = max(until, begin + 1)  # a span shorter than a frame shows the frame it falls on
     edges = [0]
     for span in reader.spans:
@@ -47,6 +48,21 @@ def cutting(reader: TokenReader, start_seconds: float | None, end_seconds: float
 def chunks_of(reader: TokenReader, cut: Cutting) -> Iterator[Tokens]:
     for i in range(cut.first, cut.last + 1):
         yield reader.read(i)
+
+
+def trimmed(videos: Iterable[Video], cut: Cutting) -> Iterator[Video]:
+    """The frames that were asked for, their times counted from the first of them."""
+    skip, left, origin = cut.skip, cut.frames, None
+    for video in videos:
+        if skip >= len(video):
+            skip -= len(video)
+            continue
+        part = video[skip : skip + left]
+        skip, left = 0, left - len(part)
+        if part.seconds is not None:
+            origin = part.seconds[0] if origin is None else origin
+            part = replace(part, seconds=part.seconds - origin)
+        yield part
 
 
 def frame_at(reader: TokenReader, seconds: float) -> int:

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole video and a budget in, tokens that keep to it out. Only --psnr decodes; the rest needs latents alone."""
+"""`WholeVideo`: solve the budget of a whole video on its latents, which wait on disk. Only psnr decodes."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from inlay.codec.config import StreamConfig
-from inlay.codec.encoder import mask_config, usual_change
-from inlay.codec.latents import LatentChunk, LatentStream
+from inlay.codec.choose import usual_change
+from inlay.codec.config import EncodeConfig
+from inlay.codec.gather import gather
+from inlay.codec.latents import LatentChunk, LatentEncoder
+from inlay.codec.parts import Parts
 from inlay.codec.spool import Spool
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
 from inlay.masking import Budget, Selection, Selector, SelectState, Solution, largest_tau, smallest_tau
-from inlay.tokenizer import Tokenizer
 from inlay.types import Recipe
 from inlay.video.frames import Video
 
@@ -31,7 +31,7 @@ OUT_OF_REACH = 1e30  # a tau that keeps nothing but what is kept whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class SolvedVideo:
     """A budget that was solved. Iterate over it for the tokens, chunk by chunk."""
 
     video: WholeVideo
@@ -46,31 +46,52 @@ class Plan:
 class WholeVideo:
     """A video whose latents have been computed and wait on disk.
 
-    with WholeVideo(tokenizer, reader.chunks()) as video:
-        plan = video.solve(Budget(keep=0.3))
-        for tokens in plan: ...
+    with WholeVideo.of(tokenizer, reader.chunks()) as video:
+        for tokens in video.solve(Budget(keep=0.3)): ...
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, pieces: Iterable[Video], config: StreamConfig | None = None, **options: Any
-    ) -> None:
-        self.config = (config or StreamConfig()).resolve(tokenizer.spec)
-        options = {k: v for k, v in options.items() if k != "tau"}
-        self._recipe = replace(
-            tokenizer.recipe(tau=0.0, **options), streaming=self.config.mode, created_by=self.config.maker
-        )
-        stream = LatentStream(tokenizer, self.config, self._recipe.criterion)
-        self.spool = Spool(_all(stream, pieces))
-        heads = self.spool.chunks
-        if not heads:
-            self.close()
+    def __init__(self, parts: Parts, config: EncodeConfig | None = None) -> None:
+        self.parts = parts
+        self.config = (config or EncodeConfig()).resolve(parts.spec)
+        self.spool = Spool()
+        self.cells = self.fixed = self.pixels = 0  # fixed: first slots of key chunks, which are kept whole
+        self.start = 0.0  # the tau that a search begins with
+
+    @classmethod
+    def of(cls, parts: Parts, pieces: Iterable[Video], config: EncodeConfig | None = None) -> WholeVideo:
+        """Encode a video, given in any pieces."""
+        video = cls(parts, config)
+        try:
+            video.read(pieces)
+        except BaseException:
+            video.close()
+            raise
+        return video
+
+    def read(self, pieces: Iterable[Video]) -> None:
+        latents = LatentEncoder(self.parts, self.config)
+        for piece in _and_end(pieces):
+            latents.push([piece])
+            for chunks in latents.rounds(ended=[piece is None]):
+                for _, chunk in chunks:
+                    self.add(chunk)
+            for error in latents.errors.values():
+                raise error
+        self.check_not_empty()
+
+    def add(self, chunk: LatentChunk) -> None:
+        """The next chunk of the video."""
+        cells = int(chunk.z_BCTHW[0, 0, 0].numel())
+        if not len(self.spool):
+            self.start = self.parts.profile.tau if self.parts.profile is not None else usual_change(chunk)
+        self.spool.append(chunk)
+        self.cells += chunk.span.slots * cells
+        self.fixed += cells if chunk.span.key else 0
+        self.pixels += chunk.info.frames * chunk.info.width * chunk.info.height
+
+    def check_not_empty(self) -> None:
+        if not len(self.spool):
             raise ConfigError("a budget needs a video; there were no frames")
-        first = next(iter(self.spool))
-        self.slot_cells = int(first.z_BCTHW[0, 0, 0].numel())
-        self.cells = sum(c.span.slots for c in heads) * self.slot_cells
-        self.fixed = sum(c.span.key for c in heads) * self.slot_cells  # first slots of key chunks are kept whole
-        self.pixels = sum(c.info.frames for c in heads) * first.info.width * first.info.height
-        self.start = tokenizer.profile.tau if tokenizer.profile is not None else usual_change(first)
 
     def __enter__(self) -> WholeVideo:
         return self
@@ -84,13 +105,13 @@ class WholeVideo:
         self.spool.close()
 
     def recipe(self, tau: float) -> Recipe:
-        return replace(self._recipe, tau=tau)
+        return self.config.recipe(self.parts.spec, tau=tau, fill=self.parts.filler.default)
 
-    def selections(self, recipe: Recipe) -> Iterator[tuple[LatentChunk, Selection]]:
-        selector = Selector(mask_config(recipe), noise=self.config.noise)
+    def selections(self, recipe: Recipe, *, scored: bool = False) -> Iterator[tuple[LatentChunk, Selection]]:
+        selector = Selector(self.config.mask(recipe.tau), noise=self.config.noise)
         state = SelectState()
         for chunk in self.spool:
-            chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key)
+            chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, scored=scored)
             state = chosen.state
             yield chunk, chosen
 
@@ -100,80 +121,83 @@ class WholeVideo:
         for (chunk, chosen), cells in zip(self.selections(recipe), more, strict=True):
             keep_BTHW = chosen.keep_BTHW.clone()
             keep_BTHW.view(-1)[cells] = True
-            yield chunk.tokens(keep_BTHW, recipe)
+            yield gather([chunk], keep_BTHW, recipe)[0]
 
     def count(self, tau: float) -> int:
         return sum(int(chosen.keep_BTHW.sum()) for _, chosen in self.selections(self.recipe(tau)))
 
     def bits(self, tau: float) -> float:
         """Of the whole file: it is packed, and not kept."""
-        size = Scale()
+        size = CountingFile()
         recipe, info = self.recipe(tau), self.spool.chunks[0].info
         with TokenWriter(size, info=info, recipe=recipe) as writer:
             for tokens in self.tokens(recipe):
                 writer.append(tokens)
         return 8.0 * size.bytes
 
-    def solve(self, budget: Budget, quality: Quality | None = None) -> Plan:
+    def solve(self, budget: Budget, quality: Quality | None = None) -> SolvedVideo:
         """The tau that grants the budget; refuses one that cannot be granted, and says what could."""
+        self.check_not_empty()
         if budget.kind == "bits":
             return self._solve_bits(budget.bits or 0.0)
         if budget.kind == "psnr":
             return self._solve_psnr(budget.psnr or 0.0, quality)
         if budget.kind == "tau":
-            raise ConfigError("a tau needs no solving; give it to the encoder")
+            raise ConfigError("a tau needs no solving; give it to the encoder", about="tau")
         wanted = budget.tokens if budget.tokens is not None else int((budget.keep or 0.0) * self.cells + 1e-9)
         return self._solve_count(wanted, budget)
 
-    def _solve_count(self, wanted: int, budget: Budget) -> Plan:
+    def _solve_count(self, wanted: int, budget: Budget) -> SolvedVideo:
         if wanted < self.fixed:
             share = self.fixed / self.cells
+            asked = f"{wanted:,} tokens" if budget.tokens else f"a keep rate of {budget.keep:g} ({wanted:,} tokens)"
             raise ConfigError(
-                f"--{budget.kind} {wanted if budget.tokens else budget.keep:g} allows {wanted:,} tokens, and the first "
-                f"slots of key chunks, which are kept whole, need {self.fixed:,} ({share:.1%} of the cells); "
-                f"allow more, or have fewer key chunks (--key-every)"
+                f"{asked} is too few: the first slots of key chunks, which are kept whole, need {self.fixed:,} "
+                f"({share:.1%} of the cells); allow more, or have fewer key chunks",
+                about=(budget.kind, "key_seconds"),
             )
         if wanted > self.cells:
-            raise ConfigError(f"--tokens {wanted:,} is more than the {self.cells:,} cells of this video; ask for fewer")
+            raise ConfigError(
+                f"{wanted:,} tokens are more than the {self.cells:,} cells of this video; ask for fewer", about="tokens"
+            )
         found = smallest_tau(self.count, wanted, start=self.start, slack=COUNT_SLACK)
         if found is None:
-            raise ConfigError(f"no tau keeps as few as {wanted:,} cells; allow more")
+            raise ConfigError(f"no tau keeps as few as {wanted:,} cells; allow more", about=budget.kind)
         exact = budget.exact or budget.tokens is not None
-        return Plan(
-            video=self,
-            recipe=self.recipe(found.tau),
-            solution=found,
-            extra=wanted - int(found.value) if exact else 0,
-        )
+        extra = wanted - int(found.value) if exact else 0
+        return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found, extra=extra)
 
-    def _solve_bits(self, bits: float) -> Plan:
+    def _solve_bits(self, bits: float) -> SolvedVideo:
         limit = bits * self.pixels
         least = self.bits(OUT_OF_REACH) / self.pixels
         found = smallest_tau(self.bits, limit, start=self.start, slack=BITS_SLACK) if least <= bits else None
         if found is None:
             raise ConfigError(
-                f"--bits {bits:g} is less than the {least:.4f} bits a pixel that the first slots of key chunks take; "
-                "allow more, or have fewer key chunks (--key-every)"
+                f"{bits:g} bits a pixel is less than the {least:.4f} that the first slots of key chunks take; "
+                "allow more, or have fewer key chunks",
+                about=("bits", "key_seconds"),
             )
-        return Plan(video=self, recipe=self.recipe(found.tau), solution=found)
+        return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found)
 
-    def _solve_psnr(self, target: float, quality: Quality | None) -> Plan:
+    def _solve_psnr(self, target: float, quality: Quality | None) -> SolvedVideo:
         if quality is None:
-            raise ConfigError("--psnr needs the original video to compare with")
+            raise ConfigError("a PSNR needs the original video to compare with", about="psnr")
         found = largest_tau(lambda tau: quality(self.tokens(self.recipe(tau))), target, start=self.start)
         if found is None:
             best = quality(self.tokens(self.recipe(0.0)))
             raise ConfigError(
-                f"--psnr {target:g} is beyond this backbone: with every cell kept the video comes back at {best:.2f} dB"
+                f"{target:g} dB is beyond this backbone: with every cell kept the video comes back at {best:.2f} dB",
+                about="psnr",
             )
-        return Plan(video=self, recipe=self.recipe(found.tau), solution=found)
+        return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found)
 
     def _more(self, recipe: Recipe, extra: int) -> Iterator[Tensor]:
         """For each chunk, the cells among the `extra` best dropped ones of the video. Memory follows `extra`."""
         best = torch.empty(0)
         where = torch.empty(0, 2, dtype=torch.int64)  # chunk, cell
         if extra:
-            for number, (_, chosen) in enumerate(self.selections(recipe)):
+            for number, (_, chosen) in enumerate(self.selections(recipe, scored=True)):
+                assert chosen.score_BTHW is not None, "scores were asked for"
                 score = torch.where(chosen.keep_BTHW, -1.0, chosen.score_BTHW).flatten()
                 cells = (score >= 0).nonzero()[:, 0]
                 place = torch.stack([torch.full_like(cells, number), cells], dim=1)
@@ -184,20 +208,19 @@ class WholeVideo:
             yield where[where[:, 0] == number, 1]
 
 
-def _all(stream: LatentStream, pieces: Iterable[Video]) -> Iterator[LatentChunk]:
-    for piece in pieces:
-        yield from stream.push(piece)
-    yield from stream.flush()
+def _and_end(pieces: Iterable[Video]) -> Iterator[Video | None]:
+    yield from pieces
+    yield None
 
 
-class Scale(io.BytesIO):
-    """A file that weighs what is written to it and keeps nothing."""
+class CountingFile(io.BytesIO):
+    """A file that counts the bytes written to it and keeps none."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = self._at = 0
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> int:  # type: ignore[override]
         self._at += len(data)
         self.bytes = max(self.bytes, self._at)
         return len(data)

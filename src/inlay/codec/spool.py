@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The latents of a video in, the same ones out again as often as wanted: they wait on disk, so memory stays bounded."""
+"""`Spool`: the latents of a video wait on disk, to be read as often as wanted, so memory stays bounded."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -18,25 +17,11 @@ Place = tuple[int, tuple[int, ...]]  # offset, shape
 
 
 class Spool:
-    """Gone when closed."""
+    """Append chunks, then iterate over them as often as wanted; gone when closed."""
 
-    def __init__(self, chunks: Iterable[LatentChunk]) -> None:
+    def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="inlay-")  # noqa: SIM115 - closed in close()
         self._places: list[tuple[LatentChunk, Place, Place]] = []
-        try:
-            for chunk in chunks:
-                self._append(chunk)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._file.close()
@@ -54,7 +39,7 @@ class Spool:
         """All chunks without their latents."""
         return [chunk for chunk, _, _ in self._places]
 
-    def _append(self, chunk: LatentChunk) -> None:
+    def append(self, chunk: LatentChunk) -> None:
         z = self._write(chunk.z_BCTHW)
         same = chunk.compared_BCTHW is chunk.z_BCTHW
         compared = z if same else self._write(chunk.compared_BCTHW)

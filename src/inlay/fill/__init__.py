@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kept cells in, dense latents out: what the dropped cells were, as well as can be told."""
+"""Give dropped cells back: hold, linear, LIT."""
 
-from inlay.fill.lit import LITS, Lit, LitConfig, load_lit, paper, paper_small, plus, save_lit
+from inlay.fill.filler import LIT_FILES, Filler
+from inlay.fill.lit import LIT_KINDS, Lit, LitConfig, load_lit, paper, paper_small, plus, save_lit
 from inlay.fill.plain import FILLS, Fill, age, hold, linear, until_kept
 from inlay.fill.tiles import tiled
 
 __all__ = [
     "FILLS",
-    "LITS",
+    "LIT_FILES",
+    "LIT_KINDS",
     "Fill",
+    "Filler",
     "Lit",
     "LitConfig",
     "age",

@@ -45,7 +45,7 @@ class LitConfig:
     grid: int = 32  # largest grid run in one piece; training of `paper` sets it
 
     def __post_init__(self) -> None:
-        pick("LIT", self.kind, LITS)
+        pick("LIT", self.kind, LIT_KINDS)
         if self.width % (8 * self.heads):
             raise ConfigError(f"width {self.width} over {self.heads} heads must give a head size divisible by 8")
         if self.grid <= OVERLAP:
@@ -83,7 +83,7 @@ class Lit(nn.Module, ABC):
 
     @staticmethod
     def build(config: LitConfig) -> Lit:
-        return pick("LIT", config.kind, LITS)(config)
+        return pick("LIT", config.kind, LIT_KINDS)(config)
 
     def forward(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: Tensor | float = 0.0) -> Tensor:
         """Dense latents; values of dropped cells in `z` are never read. `tau` is the threshold of the mask."""
@@ -197,7 +197,7 @@ class PlusLit(Lit):
         return torch.cat([(held - mean) / std, (drawn - mean) / std, told], dim=1).permute(0, 2, 3, 4, 1)
 
 
-LITS: dict[str, Callable[[LitConfig], Lit]] = {"paper": PaperLit, "plus": PlusLit}
+LIT_KINDS: dict[str, Callable[[LitConfig], Lit]] = {"paper": PaperLit, "plus": PlusLit}
 
 
 class AxialBlock(nn.Module):

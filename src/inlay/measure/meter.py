@@ -11,10 +11,7 @@ from typing import Any
 from inlay.errors import InlayError, ShapeError, UsageError, pick
 from inlay.measure.base import Gauge, MeasureConfig, Score
 from inlay.measure.table import METRICS, PAIR_METRICS, SET_METRICS
-from inlay.video.frames import Video
-
-Pieces = Video | Iterable[Video]  # a whole video, or one in pieces
-
+from inlay.video.frames import Pieces, Video, in_step
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -189,22 +186,3 @@ def check_alike(a: Video, b: Video) -> None:
         )
     if len(a) != len(b):
         raise ShapeError(f"the videos differ in length: {len(a)} and {len(b)} frames; cut the longer one first")
-
-
-def in_step(a: Pieces, b: Pieces) -> Iterator[tuple[Video, Video]]:
-    """Cut two videos in pieces at the same places, however each was cut before."""
-    left, right = (iter([x] if isinstance(x, Video) else x) for x in (a, b))
-    p, q, done = next(left, None), next(right, None), 0
-    while p is not None and q is not None:
-        n = min(len(p), len(q))
-        yield p[:n], q[:n]
-        done += n
-        p = p[n:] if len(p) > n else next(left, None)
-        q = q[n:] if len(q) > n else next(right, None)
-    if p is not None or q is not None:
-        ends = [done + (0 if rest is None else len(rest)) for rest in (p, q)]
-        more = "at least " if p is not None else ""
-        also = "at least " if q is not None else ""
-        raise ShapeError(
-            f"the videos differ in length: {more}{ends[0]} and {also}{ends[1]} frames; cut the longer one first"
-        )

@@ -6,12 +6,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
+from inlay.codec.quality import frame_errors, frame_psnr
 from inlay.measure.base import Gauge, MeasureConfig
 
-CAP_DB = 100.0  # an identical frame has no finite PSNR; without a cap one such frame makes every mean infinite
 EPS = 2.0**-23  # float32 machine epsilon, 1.19e-7, as TokenBench adds it
 
 
@@ -29,7 +28,7 @@ def start(config: MeasureConfig) -> ErrorState:
 
 def update(state: ErrorState, reference_THWC: Tensor, other_THWC: Tensor) -> ErrorState:
     mse_T, mae_T = frame_errors(reference_THWC, other_THWC)
-    db_T = (20 * math.log10(255) - 10 * mse_T.log10()).clamp(max=CAP_DB)
+    db_T = frame_psnr(mse_T)
     return replace(
         state,
         frames=state.frames + len(mse_T),
@@ -46,20 +45,6 @@ def finish(state: ErrorState) -> dict[str, float]:
         "psnr-video": 20 * math.log10(255 / (rmse + EPS)),
         "error-level": state.mae_sum / state.frames,
     }
-
-
-def frame_errors(reference_THWC: Tensor, other_THWC: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean squared and mean absolute error, [T] float64 on the 0..255 scale.
-
-    Frame by frame, so that a long piece needs no large copy; sums of integers, so that they are exact.
-    """
-    squares, sizes = [], []
-    for a_HWC, b_HWC in zip(reference_THWC, other_THWC, strict=True):
-        error_HWC = a_HWC.to(torch.int32) - b_HWC.to(torch.int32)
-        squares.append(error_HWC.square().sum())
-        sizes.append(error_HWC.abs().sum())
-    pixels = reference_THWC[0].numel()
-    return torch.stack(squares).double() / pixels, torch.stack(sizes).double() / pixels
 
 
 ERROR = Gauge(start=start, update=update, finish=finish)

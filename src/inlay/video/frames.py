@@ -6,14 +6,17 @@ Legend: C channels, T frames, H W height and width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from inlay.errors import ShapeError
 from inlay.types import check_shape, describe
 
 
@@ -75,3 +78,54 @@ class Video:
         from inlay.video.writer import write_video
 
         return write_video(self, path, **options)  # type: ignore[arg-type]
+
+
+def from_array(frames: Tensor | np.ndarray, *, axes: str = "THWC", fps: Fraction = Fraction(24)) -> Video:
+    """Frames of any axis order, uint8, or floating point in [-1, 1]."""
+    x = torch.as_tensor(frames)
+    if sorted(axes) != sorted("THWC"):
+        raise ShapeError(f"axes names the order of T, H, W and C, such as THWC; got {axes!r}")
+    check_shape(x.ndim == 4, f"frames of one video are {', '.join(axes)}; got {describe(x)}")
+    x = x.permute(*(axes.index(axis) for axis in "THWC"))
+    if x.is_floating_point():
+        check_shape(bool(x.isfinite().all()), "frames hold numbers that are not finite; give pixels in [-1, 1]")
+        check_shape(
+            float(x.abs().max()) <= 1 + 1e-3, f"floating point frames are pixels in [-1, 1]; got up to {x.abs().max():g}"
+        )
+        return Video.from_pixels(x.permute(3, 0, 1, 2), fps=fps)
+    check_shape(x.dtype == torch.uint8, f"frames are uint8, or floating point in [-1, 1]; got {describe(x)}")
+    return Video(frames=x.contiguous(), fps=fps)
+
+
+def join_videos(parts: list[Video]) -> Video:
+    """Pieces of one video as one; times are kept where every piece has them."""
+    if len(parts) == 1:
+        return parts[0]
+    times = [part.seconds for part in parts if part.seconds is not None]
+    return replace(
+        parts[0],
+        frames=torch.cat([part.frames for part in parts]),
+        seconds=torch.cat(times) if len(times) == len(parts) else None,
+    )
+
+
+Pieces = Video | Iterable[Video]  # one video, whole or as it comes
+
+
+def in_step(a: Pieces, b: Pieces) -> Iterator[tuple[Video, Video]]:
+    """Cut two videos in pieces at the same places, however each was cut before."""
+    left, right = (iter([x] if isinstance(x, Video) else x) for x in (a, b))
+    p, q, done = next(left, None), next(right, None), 0
+    while p is not None and q is not None:
+        n = min(len(p), len(q))
+        yield p[:n], q[:n]
+        done += n
+        p = p[n:] if len(p) > n else next(left, None)
+        q = q[n:] if len(q) > n else next(right, None)
+    if p is not None or q is not None:
+        ends = [done + (0 if rest is None else len(rest)) for rest in (p, q)]
+        more = "at least " if p is not None else ""
+        also = "at least " if q is not None else ""
+        raise ShapeError(
+            f"the videos differ in length: {more}{ends[0]} and {also}{ends[1]} frames; cut the longer one first"
+        )

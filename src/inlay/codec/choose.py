@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the cells of a stream as it goes by: at one tau, or at a rate that a leaky bucket holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from inlay.codec.config import EncodeConfig
+from inlay.codec.gather import gather
+from inlay.codec.latents import LatentChunk
+from inlay.codec.parts import Parts
+from inlay.container.chunk import pack_chunk
+from inlay.container.layout import ENTRY_BYTES
+from inlay.container.tokens import Tokens
+from inlay.container.writer import to_bytes
+from inlay.errors import ConfigError
+from inlay.masking import Bucket, Budget, Selector, SelectState
+from inlay.types import Recipe
+
+MOST_REPACKS = 8
+_QUIET = 0.9  # quantile of the first changes that a stream without any tau starts from
+
+
+class Chooser:
+    """One stream's choice: its recipe, and what must be remembered from chunk to chunk."""
+
+    def __init__(self, parts: Parts, config: EncodeConfig, budget: Budget) -> None:
+        if not budget.causal:
+            raise ConfigError(
+                f"{budget.kind} is a budget of a whole video, and a stream has no end that is known; "
+                "give a tau, or a keep rate or bits with a bucket",
+                about=(budget.kind, "bucket_seconds"),
+            )
+        self.parts, self.config, self.budget = parts, config, budget
+        self.recipe: Recipe | None = None  # known at once if tau is, else with the first chunk
+        if budget.tau is not None:
+            self.recipe = self._recipe(budget.tau)
+        elif budget.kind == "tau" or (parts.profile is not None and config.criterion == "latent-l1"):
+            self.recipe = self._recipe(parts.default_tau(config.criterion))
+        self.reset()
+
+    def reset(self) -> None:
+        self.state = SelectState()
+        self._first = True
+
+    @property
+    def plain(self) -> bool:
+        """Whether the mask is the scan at one tau, so that streams can be scanned together."""
+        return self.budget.bucket_seconds is None and not self.config.noise
+
+    def choose(self, chunk: LatentChunk) -> Tokens:
+        """The tokens of the next chunk."""
+        if self.recipe is None:
+            self.recipe = self._recipe(usual_change(chunk))
+        selector = Selector(self.config.mask(self.recipe.tau), noise=self.config.noise)
+        if self.budget.bucket_seconds is None:
+            chosen = selector.select(chunk.compared_BCTHW, self.state, key=chunk.span.key)
+            self.state = chosen.state
+            return gather([chunk], chosen.keep_BTHW, self.recipe)[0]
+        return self._within_rate(selector, chunk, self.recipe)
+
+    def advance(self, reference_BCHW: Tensor) -> None:
+        """Take over the reference that a scan of several streams left."""
+        self.state = replace(self.state, reference_BCHW=reference_BCHW)
+
+    def replay(self, tokens: Tokens) -> None:
+        """Charge the bucket for a chunk that an earlier run has written."""
+        if self.recipe is None:
+            self.recipe = self._recipe(tokens.recipe.tau)
+        if self.budget.bucket_seconds is not None:
+            self._charge(tokens, self._incomes(tokens))
+        self._first = False
+
+    def _recipe(self, tau: float) -> Recipe:
+        return self.config.recipe(self.parts.spec, tau=tau, fill=self.parts.filler.default)
+
+    # --- rate control -------------------------------------------------------------------------------------------------
+
+    def _within_rate(self, selector: Selector, chunk: LatentChunk, recipe: Recipe) -> Tokens:
+        nothing = torch.zeros_like(chunk.z_BCTHW[:, 0], dtype=torch.bool)
+        none = gather([chunk], nothing, recipe)[0]
+        incomes = self._incomes(none, chunk.slot_frames(recipe.time_stride))
+        bucket = self.state.bucket or self._new_bucket(none)
+        if self.budget.bits is None:
+            state = replace(self.state, bucket=bucket)
+            chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, incomes=incomes)
+            self.state, self._first = chosen.state, False
+            return gather([chunk], chosen.keep_BTHW, recipe)[0]
+        return self._within_bits(selector, chunk, recipe, bucket, incomes)
+
+    def _within_bits(
+        self, selector: Selector, chunk: LatentChunk, recipe: Recipe, bucket: Bucket, incomes: list[float]
+    ) -> Tokens:
+        """Bits are known only once they are packed: where they are too many, fewer cells are allowed, once more."""
+        room = bucket.level + sum(incomes) + bucket.size
+        price = 8 * raw_bytes(recipe, chunk.z_BCTHW.shape[1]) if self._first else self.state.price
+        for _ in range(MOST_REPACKS):
+            state = replace(self.state, bucket=bucket, price=price)
+            chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, incomes=incomes)
+            tokens = gather([chunk], chosen.keep_BTHW, recipe)[0]
+            cost = self._bits(tokens)
+            if cost <= room:
+                break
+            price *= max(1.25, cost / max(room, 1.0))
+        self.state = replace(chosen.state, bucket=bucket)
+        self._charge(tokens, incomes)
+        self._first = False
+        return tokens
+
+    def _new_bucket(self, tokens: Tokens) -> Bucket:
+        """Large enough for the slot that begins a video, which is kept whole."""
+        cells, info = tokens.mask[0].numel(), tokens.info
+        seconds = self.budget.bucket_seconds or 0.0
+        if self.budget.keep is not None:
+            slots = float(info.fps) / tokens.recipe.time_stride
+            return Bucket(size=max(seconds * slots * self.budget.keep * cells, cells))
+        bits = self.budget.bits or 0.0
+        whole = 8 * raw_bytes(tokens.recipe, tokens.channels) * cells
+        return Bucket(size=max(seconds * float(info.fps) * bits * info.width * info.height, whole))
+
+    def _incomes(self, tokens: Tokens, frames: list[int] | None = None) -> list[float]:
+        """What each slot of a chunk earns."""
+        slots, cells = len(tokens.mask), tokens.mask[0].numel()
+        if self.budget.keep is not None:
+            return [self.budget.keep * cells] * slots
+        info = tokens.info
+        each: Sequence[float] = frames or [info.frames / slots] * slots
+        return [(self.budget.bits or 0.0) * info.width * info.height * n for n in each]
+
+    def _charge(self, tokens: Tokens, incomes: list[float]) -> None:
+        """Bring the bucket to where it stands after these tokens."""
+        bucket = self.state.bucket or self._new_bucket(tokens)
+        price = self.state.price
+        if self.budget.bits is None:
+            for income, kept in zip(incomes, tokens.mask.flatten(1).sum(1).tolist(), strict=True):
+                bucket = bucket.after(income, kept)
+        else:
+            cost = self._bits(tokens)
+            bucket = bucket.after(sum(incomes), cost)
+            price = cost / len(tokens) if len(tokens) else price
+        self.state = replace(self.state, bucket=bucket, price=price)
+
+    def _bits(self, tokens: Tokens) -> float:
+        if self._first:
+            return 8.0 * len(to_bytes(tokens))
+        return 8.0 * (len(pack_chunk(tokens, 0, precision=tokens.recipe.precision)[1]) + ENTRY_BYTES)
+
+
+def usual_change(chunk: LatentChunk) -> float:
+    """A tau to begin with where none is known: what few of the first cells exceed."""
+    z = chunk.compared_BCTHW
+    change = (z[:, :, 1:] - z[:, :, :-1]).abs().mean(1) if z.shape[2] > 1 else z.abs().mean(1)
+    flat = change.flatten()
+    return max(float(flat.sort().values[int(_QUIET * (len(flat) - 1))]), 1e-4)
+
+
+def raw_bytes(recipe: Recipe, channels: int) -> float:
+    """Bytes of a token before any was packed: what its numbers take raw, or 5 bits each where they are coded."""
+    each = {"fp32": 32, "fp16": 16, "bf16": 16, "q8": 5}[recipe.precision]
+    return channels * each / 8

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Parts`: a frozen backbone on its device, its profile and its fills: what an encoder and a decoder are joined from.
+
+Legend: B batch, C channels, T frames or slots, H W height and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay.backbones import Backbone, BackboneSpec, State, StatefulBackbone
+from inlay.codec.watch import Watch
+from inlay.container.tokens import Tokens
+from inlay.errors import ConfigError, MissingError, ShapeError
+from inlay.fill import Filler
+from inlay.kernels import Replay, compile_halves
+from inlay.masking import Profile
+from inlay.types import Recipe
+from inlay.video.frames import Video
+
+CPU_BATCH, GPU_BATCH = 1, 8  # streams that go through the network together
+
+
+class Parts:
+    """The networks, run on the fast path of their device, with everyone told who looks on."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        profile: Profile | None = None,
+        filler: Filler | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.backbone = backbone
+        self.spec: BackboneSpec = backbone.spec
+        self.profile = profile
+        self.device, self.dtype = torch.device(device), dtype
+        self.filler = filler or Filler(device=device, dtype=dtype)
+        self.watches: tuple[Watch, ...] = ()
+        compile_halves(backbone, self.device)
+        self._encode, self._decode = Replay(backbone.encode), Replay(backbone.decode)
+        if isinstance(backbone, StatefulBackbone):
+            self._encode_next, self._decode_next = Replay(backbone.encode_next), Replay(backbone.decode_next)
+
+    @property
+    def batch(self) -> int:
+        """How many streams go through the network together where nobody says otherwise."""
+        return GPU_BATCH if self.device.type == "cuda" else CPU_BATCH
+
+    @contextmanager
+    def watched_by(self, watch: Watch) -> Iterator[None]:
+        """Let `watch` look on inside the block."""
+        before, self.watches = self.watches, (*self.watches, watch)
+        try:
+            yield
+        finally:
+            self.watches = before
+
+    def default_tau(self, criterion: str) -> float:
+        """The calibrated threshold of this backbone."""
+        if self.profile is None or criterion != "latent-l1":
+            raise ConfigError(f"there is no default tau for {self.spec.name} with {criterion}; give one", about="tau")
+        return self.profile.tau
+
+    def pixels(self, clips: Sequence[Video], *, continued: bool = False) -> Tensor:
+        """[B, 3, T, H, W], padded by repetition to what the backbone takes; `continued`: with no first slot."""
+        shapes = {tuple(clip.frames.shape) for clip in clips}
+        if len(shapes) != 1:
+            raise ShapeError(f"clips of one batch must have one shape; got {sorted(shapes)}")
+        frames, height, width, _ = shapes.pop()
+        rows, columns = self.spec.grid(height, width)
+        stride = self.spec.time_stride
+        pad_t = -frames % stride if continued else self.spec.frames(self.spec.slots(frames)) - frames
+        pad_h, pad_w = rows * self.spec.space_stride - height, columns * self.spec.space_stride - width
+        x_BCTHW = torch.cat([clip.pixels(self.device, self.dtype) for clip in clips])
+        if not (pad_t or pad_h or pad_w):
+            return x_BCTHW
+        return F.pad(x_BCTHW, (0, pad_w, 0, pad_h, 0, pad_t), mode="replicate")
+
+    @torch.inference_mode()
+    def encode_pixels(self, x_BCTHW: Tensor) -> Tensor:
+        """Latents of clips on their own, as the network gives them."""
+        self._tell("encode", len(x_BCTHW))
+        return self._encode(x_BCTHW)
+
+    @torch.inference_mode()
+    def encode_next(self, x_BCTHW: Tensor, state: State) -> tuple[Tensor, State]:
+        """Latents of the next chunk of each stream, and the state after it."""
+        self._tell("encode", len(x_BCTHW))
+        return self._encode_next(x_BCTHW, state)
+
+    @torch.inference_mode()
+    def decode_latents(self, z_BCTHW: Tensor) -> Tensor:
+        """Pixels of clips on their own, not yet clamped."""
+        self._tell("decode", len(z_BCTHW))
+        return self._decode(z_BCTHW)
+
+    @torch.inference_mode()
+    def decode_next(self, z_BCTHW: Tensor, state: State) -> tuple[Tensor, State]:
+        """Pixels of the next chunk of each stream, and the state after it."""
+        self._tell("decode", len(z_BCTHW))
+        return self._decode_next(z_BCTHW, state)
+
+    @torch.inference_mode()
+    def fill_cells(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float | Tensor, fill: str | None = None) -> Tensor:
+        """Dense latents from those of the kept cells."""
+        self._tell("fill", len(z_BCTHW))
+        return self.filler.fill(z_BCTHW, keep_BTHW, tau, fill)
+
+    def check(self, recipe: Recipe, channels: int) -> None:
+        """Refuse tokens of another backbone: they would decode to noise."""
+        here = self.spec
+        if (recipe.backbone, recipe.weight_hash) != (here.name, here.weight_hash):
+            raise MissingError(
+                f"these tokens were made with {recipe.backbone} (weights {recipe.weight_hash}), "
+                f"and this is {here.name} (weights {here.weight_hash}); load the weights they were made with"
+            )
+        if channels != here.channels:
+            raise ShapeError(f"{here.name} has {here.channels} channels, the tokens have {channels}")
+
+    def saw_tokens(self, tokens: Tokens) -> None:
+        for watch in self.watches:
+            watch.on_tokens(tokens)
+
+    def _tell(self, network: str, clips: int) -> None:
+        for watch in self.watches:
+            watch.on_network(network, clips)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Filler`: the fills at hand for one backbone, by name, on one device. Codec, studies and readers fill through it.
+
+Legend: B batch, C channels, T slots, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from inlay.errors import MissingError, pick
+from inlay.fill.lit import Lit, load_lit
+from inlay.fill.plain import FILLS, Fill
+from inlay.kernels import Replay
+from inlay.types import Recipe
+
+LIT_FILES = {"lit": "lit", "lit-paper": "lit-paper"}  # fill -> suffix of the weight file beside the backbone's
+
+
+class Filler:
+    """Fills dropped cells: `hold` and `linear` always, a LIT where its weights are at hand."""
+
+    def __init__(
+        self,
+        lits: Mapping[str, Lit] | None = None,
+        *,
+        default: str | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.lits = dict(lits or {})
+        self.device, self.dtype = torch.device(device), dtype
+        self.default = default or ("lit" if "lit" in self.lits else "hold")
+        self._replays = {name: Replay(lit) for name, lit in self.lits.items()}
+        self.find(self.default)
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        backbone: str,
+        weight_hash: str,
+        *,
+        default: str | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Filler:
+        """The LITs in a folder that were trained for these weights; others would fill in noise."""
+        paths = {name: folder / f"{backbone}.{suffix}.safetensors" for name, suffix in LIT_FILES.items()}
+        found = {name: load_lit(path) for name, path in paths.items() if path.is_file()}
+        lits = {
+            name: lit.to(device=device, dtype=dtype)
+            for name, lit in found.items()
+            if lit.backbone_hash in ("", weight_hash)
+        }
+        return cls(lits, default=default, device=device, dtype=dtype)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*FILLS, *self.lits)
+
+    def find(self, name: str) -> Fill | Lit:
+        """The fill called `name`; a LIT only where its weights are at hand."""
+        if name in LIT_FILES and name not in self.lits:
+            raise MissingError(f"there are no weights for the fill {name!r} here; fill with 'hold', or train a LIT")
+        table: dict[str, Fill | Lit] = {**FILLS, **self.lits}
+        return pick("fill", name, table)
+
+    def check(self, recipe: Recipe, name: str | None = None) -> None:
+        """Refuse a LIT that was trained for another backbone than the tokens were made with."""
+        fill = self.find(name or self.default)
+        made_for = fill.backbone_hash if isinstance(fill, Lit) else ""
+        if made_for not in ("", recipe.weight_hash):
+            raise MissingError(
+                f"the weights of {name or self.default!r} were trained for a backbone with weights {made_for}, the "
+                f"tokens were made with {recipe.backbone} {recipe.weight_hash}; give others, or fill with 'hold'"
+            )
+
+    @torch.inference_mode()
+    def fill(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float | Tensor, name: str | None = None) -> Tensor:
+        """Dense latents from those of the kept cells; the values of dropped cells are never read.
+
+        Args:
+            tau: the threshold of the mask, one for all clips or [B] of them; LITs read it.
+            name: which fill, in place of the default.
+        """
+        name = name or self.default
+        run = self.find(name)
+        if not isinstance(run, Lit):
+            return run(z_BCTHW, keep_BTHW)
+        if not isinstance(tau, Tensor):
+            tau = torch.full((len(z_BCTHW),), tau, dtype=torch.float32, device=z_BCTHW.device)
+        return self._replays[name](z_BCTHW, keep_BTHW, tau)
