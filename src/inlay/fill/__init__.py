@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kept cells in, dense latents out: what the dropped cells were, as well as can be told."""
+"""Fill in the dropped cells: hold, linear, and LIT, the inpainting transformer."""
 
 from inlay.fill.lit import LITS, Lit, LitConfig, load_lit, paper, paper_small, plus, save_lit
 from inlay.fill.plain import FILLS, Fill, age, hold, linear, until_kept
-from inlay.fill.tiles import tiled
 
 __all__ = [
     "FILLS",
@@ -19,6 +18,5 @@ __all__ = [
     "paper_small",
     "plus",
     "save_lit",
-    "tiled",
     "until_kept",
 ]
