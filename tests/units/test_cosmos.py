@@ -20,9 +20,9 @@ from inlay.backbones.cosmos import Cosmos, CosmosConfig, cosmos_01, cosmos_360p,
 from inlay.backbones.cosmos_files import load_cosmos
 from inlay.backbones.cosmos_layers import FrameNorm, Memory, Up
 from inlay.backbones.haar import Haar
-from inlay.backbones.tiles import starts
 from inlay.backbones.torchscript import load_cosmos_script
 from inlay.errors import ConfigError, MissingError, UsageError
+from inlay.kernels.tiles import starts
 from inlay.tokenizer import Tokenizer
 from tests.conftest import still
 from tests.contracts.test_backbones import lively

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from inlay.fill import Lit, LitConfig, hold, plus
 from inlay.fill.lit import WindowBlock, rope_tables
-from inlay.fill.windows import is_safe, stretches
-from inlay.kernels import int8
+from inlay.kernels.rule import NEEDS
+from inlay.kernels.windows import stretches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -56,21 +56,26 @@ def test_the_quick_form_is_the_plain_one(
     lit, (z, keep) = made(CONFIGS[kind]), masked(shape[0], 4, *shape[1:])
     with torch.inference_mode():
         rough = lit(z, keep, 0.3)
-        monkeypatch.setattr(int8, "is_safe", lambda x: False)
+        monkeypatch.setitem(NEEDS, "vnni", (lambda: False, "not here"))
         quick = lit(z, keep, 0.3)
         assert (rough - quick).norm() <= 0.03 * (quick - hold(z, keep)).norm(), "8 bits, where this CPU has them"
         monkeypatch.setenv("INLAY_FAST", "0")
-        assert not is_safe(z)
         torch.testing.assert_close(quick, lit(z, keep, 0.3), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_take_the_plain_form() -> None:
     lit, (z, keep) = made(CONFIGS["plus"]).requires_grad_(True), masked(1, 4, 3, 9, 9)
-    assert not is_safe(z)
     lit(z, keep, 0.3).sum().backward()
     assert all(p.grad is not None for p in lit.blocks.parameters())
-    with torch.no_grad():
-        assert is_safe(z)
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "want"), [(256, 4, True), (64, 2, True), (192, 8, False), (64, 4, False), (256, 1, True)]
+)
+def test_kernels_take_powers_of_two(width: int, heads: int, want: bool) -> None:
+    from inlay.kernels.lit import fits
+
+    assert fits(width, heads) == want
 
 
 def test_stretches_hold_every_cell_once() -> None:

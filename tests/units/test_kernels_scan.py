@@ -107,14 +107,15 @@ def test_a_grid_cut_out_of_a_larger_one() -> None:
 def test_it_is_taken_on_a_gpu_and_can_be_turned_off(
     criterion: str, reference: str, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inlay.kernels.scan import is_safe
+    from inlay.kernels import may_run
+    from inlay.kernels.scan import knows
 
     z = torch.randn(4, channels, 9, 32, 32, device="cuda").cumsum(2)
     config = MaskConfig(tau=0.8 if criterion != "latent-cosine" else 0.1, criterion=criterion, reference=reference)
-    assert is_safe(z, criterion, reference)
+    assert may_run("scan", tensors=(z,)) and knows(criterion, reference)
     fast = scan(z, config)
     monkeypatch.setenv("INLAY_FAST", "0")
-    assert not is_safe(z, criterion, reference)
+    assert not may_run("scan", tensors=(z,))
     slow = scan(z, config)
     assert torch.equal(fast[0], slow[0]) and torch.equal(fast[1], slow[1])
     cpu = scan(z.cpu(), config)
@@ -131,6 +132,13 @@ def test_compiled_decides_as_eager(criterion: str) -> None:
         warnings.simplefilter("ignore")  # the compiler's own
         keep = torch.compile(lambda z: plain_scan(z, config)[0], dynamic=False)(z)
     assert torch.equal(keep, plain_scan(z, config)[0])
+
+
+def test_it_knows_what_masking_knows() -> None:
+    from inlay.kernels.scan import knows
+
+    assert all(knows(criterion, reference) for criterion in CRITERIA for reference in REFERENCES)
+    assert not knows("latent-l3", "last-kept") and not knows("latent-l1", "next")
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5, 16, 48])

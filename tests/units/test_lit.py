@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LIT's size, its positions, its windows, and its weight file."""
+"""LIT's size, its positions, its tiles, and its weight file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from inlay.errors import ConfigError, ShapeError, UsageError
-from inlay.fill import Lit, LitConfig, load_lit, paper, paper_small, plus, save_lit, tiled
+from inlay.fill import Lit, LitConfig, load_lit, paper, paper_small, plus, save_lit
 from inlay.fill.lit import rope_tables, rotate
-from inlay.fill.tiles import starts
 
 
 def parameters(config: LitConfig) -> float:
@@ -43,13 +42,6 @@ def test_two_axes_have_tables_of_their_own() -> None:
     assert torch.equal(cos[0], torch.ones(12))
     assert torch.equal(cos[1, :6], torch.ones(6))  # (y, x) = (0, 1): only the x half turns
     assert (cos[1, 6:] < 1).any()
-
-
-def test_windows_cover_and_blend_to_one() -> None:
-    assert starts(90, 32, 8)[-1] + 32 == 90
-    z, keep = torch.randn(1, 2, 3, 21, 34), torch.ones(1, 3, 21, 34).bool()
-    same = tiled(lambda z, keep, tau: z, z, keep, torch.zeros(1), window=12, overlap=8)
-    torch.testing.assert_close(same, z)
 
 
 def test_shift_by_a_window_shifts_plus() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quick convolution against the library's: any grid, the same answer, off where it is not safe."""
+"""The quick convolution against the library's: any grid, the same answer, off where it may not run or gains nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ready() -> Conv3x3:
 
 def test_it_is_taken_in_inference_and_follows_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     conv, x = ready(), torch.randn(1, 64, 12, 12)
-    assert conv.is_safe(x)
+    assert conv.gains(x)
     first = conv(x)
     assert not torch.equal(first, F.conv2d(x, conv.weight, conv.bias, padding=1)), "another algorithm rounds otherwise"
     conv.weight.data.mul_(1.0)
@@ -38,13 +38,24 @@ def test_it_is_taken_in_inference_and_follows_new_weights(monkeypatch: pytest.Mo
     assert torch.equal(conv(x), F.conv2d(x, conv.weight, conv.bias, padding=1))
 
 
-def test_it_is_off_where_it_is_not_safe() -> None:
+def test_it_is_off_where_nothing_is_gained() -> None:
     conv, x = ready(), torch.randn(1, 64, 12, 12)
-    assert not conv.is_safe(x.requires_grad_()), "gradients go through the library's convolution"
-    assert not conv.is_safe(torch.randn(1, 64, 4, 12)), "too small to gain"
-    assert not conv.is_safe(torch.randn(1, 64, 12, 12).double())
-    conv.train()
-    assert not conv.is_safe(torch.randn(1, 64, 12, 12))
+    assert not conv.gains(x[:, :, :4]), "too small a picture"
+    assert not Conv3x3(64, 32).eval().gains(x), "too few channels"
+    assert not conv.train().gains(x), "weights change at every step"
+
+
+@pytest.mark.parametrize("wants", ["input", "weight", "bias"])
+def test_gradients_go_through_the_plain_convolution(wants: str) -> None:
+    conv, x = ready(), torch.randn(1, 64, 12, 12)
+    {"input": x, "weight": conv.weight, "bias": conv.bias}[wants].requires_grad_()  # type: ignore[union-attr]
+    y = conv(x)
+    assert y.requires_grad and torch.equal(y, F.conv2d(x, conv.weight, conv.bias, padding=1))
+
+
+def test_doubles_stay_doubles() -> None:
+    conv, x = ready().double(), torch.randn(1, 64, 12, 12).double()
+    assert torch.equal(conv(x), F.conv2d(x, conv.weight, conv.bias, padding=1))
 
 
 def test_weights_made_in_inference_mode_work() -> None:

@@ -37,8 +37,8 @@ from inlay.backbones.cosmos_layers import (
     Up,
 )
 from inlay.backbones.haar import Haar
-from inlay.backbones.tiles import tiled
 from inlay.errors import ConfigError
+from inlay.kernels.tiles import fade_to_neighbours, tiled
 
 LICENCE = "NVIDIA Open Model License; code Apache-2.0"
 LATENT_STD = 0.492  # mean over the channels, as the paper measured it
@@ -168,7 +168,15 @@ class Cosmos(nn.Module):
             tile, overlap, grow = self.tile // stride, self.overlap, (stride, 1)
         else:
             tile, overlap, grow = self.tile, self.overlap * stride, (1, stride)
-        return tiled(half, x_BCTHW, state, tile=tile, overlap=overlap, grow=grow, keep=keep)
+        states: list[State] = []
+
+        def part(rows: slice, columns: slice) -> Tensor:
+            out, after = half(x_BCTHW[..., rows, columns], state[len(states)] if state else None, keep)
+            states.append(after)
+            return out
+
+        out = tiled(part, x_BCTHW, tile=tile, overlap=overlap, ramp=fade_to_neighbours, grow=grow)
+        return out, states
 
     def encode_tile(self, x_BCTHW: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         memory = Memory(state, keep=keep)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give dropped cells back: hold, linear, LIT."""
+"""Fill in the dropped cells: hold, linear, and LIT, the inpainting transformer."""
 
 from inlay.fill.filler import LIT_FILES, Filler
 from inlay.fill.lit import LIT_KINDS, Lit, LitConfig, load_lit, paper, paper_small, plus, save_lit
 from inlay.fill.plain import FILLS, Fill, age, hold, linear, until_kept
-from inlay.fill.tiles import tiled
 
 __all__ = [
     "FILLS",
@@ -22,6 +21,5 @@ __all__ = [
     "paper_small",
     "plus",
     "save_lit",
-    "tiled",
     "until_kept",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LIT, the latent inpainting transformer: kept cells in, dense latents out.
+"""LIT, the latent inpainting transformer: predicts the dropped cells from the kept ones.
 
     paper   z * mask ── InProj ── (6 + 3) x [spatial block, temporal block] ── OutProj ──► every cell anew
 
@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.errors import ConfigError, pick
-from inlay.fill import windows
 from inlay.fill.plain import age, between, check_pair, hold, until_kept
-from inlay.fill.tiles import tiled
 from inlay.kernels import lit as kernels
+from inlay.kernels import may_run, windows
+from inlay.kernels.tiles import fade_to_edges, tiled
 from inlay.weightfile import Weights, fill_module, load_weights, save_weights
 
 OVERLAP = 8  # cells that neighbouring windows share on a grid larger than the network was trained on
@@ -68,7 +68,7 @@ def plus() -> LitConfig:
 
 
 class Lit(nn.Module, ABC):
-    """What both kinds share: the latent statistics, the door check, and windows on large grids."""
+    """What both kinds share: the latent statistics, the check of shapes, and tiles on large grids."""
 
     latent_mean: Tensor
     latent_std: Tensor
@@ -89,14 +89,18 @@ class Lit(nn.Module, ABC):
         """Dense latents; values of dropped cells in `z` are never read. `tau` is the threshold of the mask."""
         check_pair(z_BCTHW, keep_BTHW)
         tau_B = torch.as_tensor(tau, device=z_BCTHW.device, dtype=torch.float32).expand(z_BCTHW.shape[0])
-        return tiled(self.inlay, z_BCTHW, keep_BTHW, tau_B, window=self.config.grid, overlap=OVERLAP)
+
+        def part(rows: slice, columns: slice) -> Tensor:
+            return self.inlay(z_BCTHW[..., rows, columns], keep_BTHW[..., rows, columns], tau_B)
+
+        return tiled(part, z_BCTHW, tile=self.config.grid, overlap=OVERLAP, ramp=fade_to_edges)
 
     @abstractmethod
     def inlay(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
         """The fill of a grid that fits in one piece."""
 
     def trained_on(self, cells: int) -> None:
-        """Takes note of the side of the grids it learns on."""
+        """Take note of the side of the grids it learns on."""
 
     def set_statistics(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         self.latent_mean.copy_(torch.tensor(mean))
@@ -104,7 +108,7 @@ class Lit(nn.Module, ABC):
 
 
 class PaperLit(Lit):
-    """As in the paper: zeroed cells in, all cells predicted anew."""
+    """As in the paper: dropped cells enter as zeros, and all cells are predicted anew."""
 
     def __init__(self, config: LitConfig) -> None:
         super().__init__(config)
@@ -154,11 +158,11 @@ class PlusLit(Lit):
         return torch.where(keep_BTHW[:, None], z_BCTHW, super().forward(z_BCTHW, keep_BTHW, tau))
 
     def inlay(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
-        if kernels.may_run(z_BCTHW):
+        if may_run("lit", tensors=(z_BCTHW,)):
             told = kernels.features(z_BCTHW, keep_BTHW, tau_B, self.latent_mean, self.latent_std)
             change = self.out_proj(self.run_blocks(self.in_proj(told)))
             return kernels.finish(z_BCTHW, keep_BTHW, change, self.latent_std)
-        if len(z_BCTHW) > 1 and windows.rounds(z_BCTHW):  # to 8 bits: a clip is to be the same in any company
+        if len(z_BCTHW) > 1 and may_run("int8", tensors=(z_BCTHW,)):  # a clip is to be the same in any company
             clips = zip(z_BCTHW.split(1), keep_BTHW.split(1), tau_B.split(1), strict=True)
             return torch.cat([self.inlay(*clip) for clip in clips])
         held = hold(z_BCTHW, keep_BTHW)
@@ -169,11 +173,11 @@ class PlusLit(Lit):
         return held + change.to(held.dtype)
 
     def run_blocks(self, h_BTHWD: Tensor) -> Tensor:
-        """All blocks and the last norm; on a GPU by kernels of our own where they are safe."""
+        """All blocks and the last norm, by the kernels where they may run."""
         c, T = self.config, h_BTHWD.shape[1]
         E = c.width // c.heads
         sizes, parts = (T, c.window, c.window), (E // 4, 3 * E // 8, 3 * E // 8)
-        if kernels.is_safe(h_BTHWD, c.heads):
+        if kernels.fits(c.width, c.heads) and may_run("lit", tensors=(h_BTHWD,)):
             key = (T, h_BTHWD.device)
             if key not in self.tables:
                 self.tables[key] = rope_tables(sizes, parts, h_BTHWD.float())
@@ -212,7 +216,9 @@ class AxialBlock(nn.Module):
         self.up, self.down = nn.Linear(D, config.expansion * D), nn.Linear(config.expansion * D, D)
 
     def forward(self, h_NLD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-        return windows.axial_block(self, h_NLD, rope) if windows.is_safe(h_NLD) else self.whole(h_NLD, rope)
+        if may_run("windows", tensors=(h_NLD,)):
+            return windows.some_rows(lambda part: self.whole(part, rope), h_NLD)
+        return self.whole(h_NLD, rope)
 
     def whole(self, h_NLD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
         """All rows at once."""
@@ -234,7 +240,9 @@ class WindowBlock(nn.Module):
         self.up, self.down = nn.Linear(D, config.expansion * D), nn.Linear(config.expansion * D, D)
 
     def forward(self, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-        return windows.window_block(self, h_BTHWD, rope) if windows.is_safe(h_BTHWD) else self.whole(h_BTHWD, rope)
+        if may_run("windows", tensors=(h_BTHWD,)):
+            return windows.window_block(self, h_BTHWD, rope)
+        return self.whole(h_BTHWD, rope)
 
     def whole(self, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
         """All windows at once."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast twins of hot torch functions: same arguments in, same answers out, sooner. The plain ones stay the oracle."""
+"""Fast twins of hot torch functions, and the one rule that says when they may run. The plain ones stay the oracle."""
 
 from inlay.kernels.compiled import compile_halves
 from inlay.kernels.replay import Replay
+from inlay.kernels.rule import may_run
 from inlay.kernels.switch import compiles, is_on
 
-__all__ = ["Replay", "compile_halves", "compiles", "is_on"]
+__all__ = ["Replay", "compile_halves", "compiles", "is_on", "may_run"]

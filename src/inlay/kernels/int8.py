@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of a CPU in 8 bits: float32 in, float32 out, a third of the time where the CPU has instructions for it.
+"""Products of float32 tensors in 8 bits, a third of the time on a CPU that has instructions for it.
 
 Weights keep a scale an output, activations one scale a call, taken from their own range: what a call gives depends on
 nothing but its own numbers. Sums are 32-bit integers, hence exact; the answer is off by about 1 % of itself, so this is
@@ -14,8 +14,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-
-from inlay.kernels.switch import is_on
 
 LEVELS = 253  # steps between the ends of a range: of 255, one for rounding at either end
 CLOSE = 0.05  # how far off the trial may be; a CPU that saturates, or a library that changed, is further
@@ -32,19 +30,6 @@ class Packed:
 
 
 PACKED: WeakKeyDictionary[nn.Module, tuple[object, Packed]] = WeakKeyDictionary()
-
-
-def is_safe(x: Tensor) -> bool:
-    """Inference in float32 on a CPU that passed the trial, and no graph being made."""
-    return (
-        x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and is_on()
-        and is_here()
-    )
 
 
 @cache

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door to LIT's kernels: says whether they can take it, and runs them; seven launches a block, one at either end.
+"""LIT's kernels as torch code calls them: seven launches a block, one at either end; Triton is imported on first use.
 
 Legend: B batch, T slots, H W grid, D width.
 """
@@ -11,26 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inlay.kernels.switch import has_triton, is_on
 
-
-def may_run(x: Tensor) -> bool:
-    """Inference on CUDA in half precision, and no graph being made."""
-    return (
-        x.is_cuda
-        and x.dtype in (torch.bfloat16, torch.float16)
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and is_on()
-        and has_triton()
-    )
-
-
-def is_safe(h_BTHWD: Tensor, heads: int) -> bool:
-    """Whether the window blocks may run: their sizes must be powers of two."""
-    D = h_BTHWD.shape[-1]
-    half = D // heads // 2
-    return D & (D - 1) == 0 and half & (half - 1) == 0 and half >= 16 and may_run(h_BTHWD)
+def fits(width: int, heads: int) -> bool:
+    """Whether the kernels of window blocks take these sizes: powers of two, and heads of at least 32."""
+    half = width // heads // 2
+    return width & (width - 1) == 0 and half & (half - 1) == 0 and half >= 16
 
 
 def features(z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:

@@ -1,25 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function of tensors in, the same function replayed from a CUDA graph out: one launch in place of hundreds.
+"""Replay a function from a CUDA graph: one launch in place of hundreds.
 
-A shape is run plainly when it is first met, captured when it comes again, and replayed from then on. Answers are the
-plain function's bit for bit: the same kernels on the same numbers. Anything a capture refuses stays plain. Threads take
-turns: a recording has one set of tensors through which numbers come and go.
+    call ── taken apart ──► tensors ── one copy ──► graph's inputs ── replay ──► graph's outputs ── one copy ──► answer
+                    └─► structure, shapes, layouts: which recording
+
+A call is run plainly when its like is first met, captured when it comes again, and replayed from then on. Answers are
+the plain function's bit for bit: the same kernels on the same numbers. Anything a capture refuses stays plain. Threads
+take turns: a recording has one set of tensors through which numbers come and go.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from threading import RLock
-from typing import Any
+from typing import Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from inlay.kernels.switch import is_on
+from inlay.kernels.nested import put_together, take_apart
+from inlay.kernels.rule import may_run
 
-KEPT = 4  # shapes whose graphs are held; each holds the memory of its activations
+P = ParamSpec("P")
+R = TypeVar("R")
+Run = Callable[[], list[Tensor]]
+Capture = Callable[[Run], tuple[Callable[[], None], list[Tensor]]]
+
+KEPT = 4  # recordings that are held; each holds the memory of its activations
+MET = 64  # kinds of calls that are remembered: a state that grows makes a new one every time
 LARGEST = 64_000_000  # numbers that enter together; beyond that launches cost nothing beside the work
 TURNS = RLock()  # one for all, so that what holds a Replay can still be sent to another process
 WARM = 2  # runs on the capture's stream before it, so that libraries have chosen their kernels
@@ -27,74 +38,136 @@ WARM = 2  # runs on the capture's stream before it, so that libraries have chose
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recording:
-    """A captured run: numbers go in and come out through its own tensors."""
+    """A captured run: numbers enter and leave through its own tensors."""
 
-    graph: Any
-    inputs: tuple[Tensor, ...]
-    output: Tensor
+    play: Callable[[], None]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    structure: Hashable  # of the answer
 
-    def __call__(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        for mine, given in zip(self.inputs, tensors, strict=True):
-            mine.copy_(given)
-        self.graph.replay()
-        return self.output.clone()
+    def __call__(self, tensors: list[Tensor]) -> object:
+        copy_all(self.inputs, tensors)
+        self.play()
+        answer = [torch.empty_like(t) for t in self.outputs]  # the next replay writes to its own outputs again
+        copy_all(answer, self.outputs)
+        return put_together(self.structure, iter(answer))
 
 
-class Replay:
-    """Wraps a function of tensors that gives one tensor, reads nothing else that changes, and never waits for it."""
+def cuda_graph(run: Run) -> tuple[Callable[[], None], list[Tensor]]:
+    """Capture a run: what replays it, and the tensors in which it leaves its answer."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        outputs = run()
+    return graph.replay, outputs
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
+
+class Replay(Generic[P, R]):
+    """Call a function as ever; calls that repeat are replayed from a CUDA graph.
+
+    Args:
+        function: reads nothing that changes but its arguments, leaves those as they are, and never waits for the GPU.
+            Arguments and answer are tensors, or nested lists, tuples and dicts of tensors, numbers, words and None:
+            `encode(x) -> z` as well as `encode_next(x, state) -> (z, state)`. With anything else it runs plainly.
+        capture: makes a recording; tests give one that needs no GPU.
+
+    Answers belong to the caller: no later call writes to them, and a state may be kept, or fed back at any time.
+    """
+
+    def __init__(self, function: Callable[P, R], *, capture: Capture = cuda_graph) -> None:
         self.function = function
-        self.recordings: OrderedDict[Any, Recording | None] = OrderedDict()
+        self.capture = capture
+        self.recordings: OrderedDict[Hashable, Recording | None] = OrderedDict()  # the one met last comes last
         self.refused: str = ""  # why a capture failed, for those who ask
 
-    def __call__(self, *tensors: Tensor) -> Tensor:
-        if not self.is_safe(tensors):
-            return self.function(*tensors)
-        with TURNS:
-            return self.take_turn(tensors)
-
-    def take_turn(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        inferring = torch.is_inference_mode_enabled()  # only in the mode that made them can tensors be written again
-        key = inferring, *((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
-        if key not in self.recordings:
-            self.recordings[key] = None
-            return self.function(*tensors)
-        self.recordings.move_to_end(key)
-        recording = self.recordings[key]
-        if recording is None and not self.refused:
-            recording = self.recordings[key] = self.capture(tensors)
-        return self.function(*tensors) if recording is None else recording(tensors)
-
-    def is_safe(self, tensors: tuple[Tensor, ...]) -> bool:
-        """On CUDA, without gradients or hooks, and not inside another capture or compilation."""
-        return (
-            not getattr(self.function, "_forward_pre_hooks", None)  # a replay would run without them
-            and all(t.is_cuda for t in tensors)
-            and sum(t.numel() for t in tensors) <= LARGEST
-            and not torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
-            and not torch.cuda.is_current_stream_capturing()
-            and is_on()
-        )
-
-    def capture(self, tensors: tuple[Tensor, ...]) -> Recording | None:
-        held = [k for k, r in self.recordings.items() if r is not None]
-        for key in held[: max(0, len(held) - KEPT + 1)]:
-            del self.recordings[key]
-        inputs = tuple(t.clone() for t in tensors)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        tensors: list[Tensor] = []
         try:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(WARM):
-                    self.function(*inputs)
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                output = self.function(*inputs)
-        except RuntimeError as error:  # an operation that waits for the GPU, or memory that is not there
-            self.refused = str(error).splitlines()[0]
-            torch.cuda.synchronize()
+            structure = take_apart((args, kwargs), tensors)
+        except TypeError:
+            return self.function(*args, **kwargs)
+        if not self.fits(tensors) or not may_run("graphs", tensors=tensors):
+            return self.function(*args, **kwargs)
+        with TURNS:
+            recording = self.find(structure, tensors)
+            return self.function(*args, **kwargs) if recording is None else recording(tensors)  # type: ignore[return-value]
+
+    def fits(self, tensors: list[Tensor]) -> bool:
+        """Whether the function has no hooks, which a replay would leave out, and the call is small enough to gain."""
+        hooked = bool(getattr(self.function, "_forward_pre_hooks", None))
+        return not hooked and sum(t.numel() for t in tensors) <= LARGEST
+
+    def find(self, structure: Hashable, tensors: list[Tensor]) -> Recording | None:
+        """The recording for calls of this kind; None where there is none, or not yet."""
+        inferring = torch.is_inference_mode_enabled()  # only in the mode that made them can tensors be written again
+        key = inferring, structure, *((t.shape, layout(t), t.dtype, t.device) for t in tensors)
+        if self.recordings.get(key) is None and not self.refused and self.has_place(key):
+            self.recordings[key] = self.record(structure, tensors)
+        self.recordings.setdefault(key, None)
+        self.recordings.move_to_end(key)
+        if len(self.recordings) > MET:
+            self.recordings.popitem(last=False)
+        return self.recordings[key]
+
+    def has_place(self, key: Hashable) -> bool:
+        """Whether to record a call of this kind: it was met before, and a recording's place is free or can be freed.
+
+        What was used last before this kind was last met goes. So kinds that take turns push nobody out: capturing
+        anew at every turn would cost more than it saves.
+        """
+        met = list(self.recordings)
+        held = [k for k in met if self.recordings[k] is not None]
+        if key not in self.recordings or (len(held) >= KEPT and met.index(held[0]) > met.index(key)):
+            return False
+        if len(held) >= KEPT:
+            del self.recordings[held[0]]
+        return True
+
+    def record(self, structure: Hashable, tensors: list[Tensor]) -> Recording | None:
+        inputs = [t.clone() for t in tensors]
+        answer: Hashable = None
+
+        def run() -> list[Tensor]:
+            nonlocal answer
+            args, kwargs = put_together(structure, iter(inputs))
+            outputs: list[Tensor] = []
+            answer = take_apart(self.function(*args, **kwargs), outputs)
+            return [t if t.stride() == layout(t) else t.clone() for t in outputs]  # without gaps: copied together
+
+        try:
+            play, outputs = self.capture(run)
+        except (RuntimeError, TypeError) as error:  # an operation that waits for the GPU, memory or tensors not there
+            self.refused = (str(error) or repr(error)).splitlines()[0]
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             return None
-        return Recording(graph=graph, inputs=inputs, output=output)
+        return Recording(play=play, inputs=inputs, outputs=outputs, structure=answer)
+
+
+def layout(t: Tensor) -> tuple[int, ...]:
+    """The strides that a copy has: the tensor's own, or those of the same order where it has gaps."""
+    return copied_strides(tuple(t.shape), t.stride())
+
+
+@lru_cache(maxsize=4096)
+def copied_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    return torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source to its target, with one launch for all that agree in dtype and lie alike in memory."""
+    together: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        if target.stride() == source.stride():
+            group = together.setdefault(target.dtype, ([], []))
+            group[0].append(target)
+            group[1].append(source)
+        else:
+            target.copy_(source)
+    for group in together.values():
+        torch._foreach_copy_(*group)

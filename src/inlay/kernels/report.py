@@ -1,30 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine in, which fast paths run on it and why the others do not out."""
+"""Which fast paths run on this machine, and why the others do not: the table of `rule` in words."""
 
 from __future__ import annotations
 
-import torch
-
-from inlay.kernels import int8
-from inlay.kernels.switch import compiles, has_triton, is_on
-
-OFF = "off: INLAY_FAST=0"
+from inlay.kernels.rule import PATHS, FastPath, why_not
 
 
 def fast_paths() -> dict[str, str]:
-    """Name of each fast path -> `on ...` or `off: why`; each has a plain twin that INLAY_FAST=0 takes instead."""
-    cuda = torch.cuda.is_available()
-    gpu = "on" if cuda else "off: no CUDA device"
-    kernel = gpu if not cuda or has_triton() else "off: triton is not installed"
-    found = {
-        "quick convolutions (CPU, float32)": "on",
-        "LIT window by window (CPU)": "on",
-        "8-bit products (CPU, LIT and coarse decoder)": "on" if int8.is_here() else "off: this CPU has no VNNI",
-        "mask kernel (CUDA, all criteria)": kernel,
-        "LIT kernels (CUDA, half precision)": kernel,
-        "CUDA graphs (encode, LIT, decode)": gpu,
-    }
-    if not is_on():
-        found = dict.fromkeys(found, OFF)
-    asked = gpu if compiles() else "off: INLAY_FAST=compile turns it on; the first call of each shape takes a minute"
-    return found | {"compiled networks (CUDA)": asked}
+    """Title of each fast path -> `on` or `off: why`; each has a plain twin that INLAY_FAST=0 takes instead."""
+    reasons = {described(path): why_not(name) for name, path in PATHS.items()}
+    return {title: f"off: {reason}" if reason else "on" for title, reason in reasons.items()}
+
+
+def described(path: FastPath) -> str:
+    """`LIT kernels (CUDA, bfloat16 or float16)`: the title and what tensors it is for."""
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in path.dtypes]
+    return f"{path.title} ({', '.join([path.device.upper(), *([' or '.join(dtypes)] if dtypes else [])])})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment in, which fast paths may run out: INLAY_FAST is 0 (none), 1 (the default), or compile."""
+"""The environment variable INLAY_FAST: 0 (no fast path), 1 (the default), or compile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def level() -> str:
 
 @contextmanager
 def at_level(said: str) -> Iterator[None]:
-    """INLAY_FAST for a while."""
+    """Set INLAY_FAST for a while."""
     before = os.environ.get("INLAY_FAST")
     os.environ["INLAY_FAST"] = said
     try:
@@ -48,4 +48,5 @@ def compiles() -> bool:
 
 @cache
 def has_triton() -> bool:
+    """Whether Triton is installed; looked up once, and not imported."""
     return importlib.util.find_spec("triton") is not None

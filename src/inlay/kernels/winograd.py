@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A 3x3 convolution in, the same one with a quarter of the multiplications out: Winograd's F(4x4, 3x3) on a CPU.
+"""A 3x3 convolution with a quarter of the multiplications: Winograd's F(4x4, 3x3) on a CPU.
 
     tiles of 6x6 ── B'dB ──► 36 matrix products [tiles, C] x [C, O] ── A'mA ──► tiles of 4x4
 
 The library convolution runs near the CPU's peak, so only fewer operations can beat it. Rounding differs by about
-4e-6 of the result. Switched on by itself in inference on a CPU in float32; INLAY_FAST=0 turns it off. Convolutions
-marked `rough` run in 8 bits instead where the CPU has instructions for that, in half the time.
+4e-6 of the result. Convolutions marked `rough` run in 8 bits instead where the CPU has instructions for that, in half
+the time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.kernels import int8
-from inlay.kernels.switch import is_on
+from inlay.kernels.rule import may_run
 
 TILE, READ = 4, 6  # outputs and inputs a side of one tile
 AT_ONCE = 64  # tiles transformed together: few enough to stay in the cache, enough for a good matrix product
@@ -38,25 +38,17 @@ class Conv3x3(nn.Conv2d):
         self.rough = rough  # whether an error of 1 % does not show in what becomes of the answer
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        if self.rough and self.is_safe(x_NCHW) and int8.is_safe(x_NCHW):
-            return int8.convolve(x_NCHW, int8.packed(self))
-        if not self.is_safe(x_NCHW):
+        tensors = (x_NCHW, self.weight) if self.bias is None else (x_NCHW, self.weight, self.bias)
+        if not self.gains(x_NCHW) or not may_run("winograd", tensors=tensors):
             return super().forward(x_NCHW)
+        if self.rough and may_run("int8", tensors=tensors):
+            return int8.convolve(x_NCHW, int8.packed(self))
         return winograd(x_NCHW.permute(0, 2, 3, 1), self.kernels(), self.bias).permute(0, 3, 1, 2)
 
-    def is_safe(self, x_NCHW: Tensor) -> bool:
-        """Inference in float32 on a CPU, wide and large enough to gain, and no graph being made."""
-        return (
-            not self.training
-            and x_NCHW.device.type == "cpu"
-            and x_NCHW.dtype == self.weight.dtype == torch.float32
-            and min(self.in_channels, self.out_channels) >= NARROWEST
-            and min(x_NCHW.shape[2:]) >= 2 * TILE
-            and not (torch.is_grad_enabled() and (x_NCHW.requires_grad or self.weight.requires_grad))
-            and not torch.compiler.is_compiling()
-            and not torch.jit.is_tracing()
-            and is_on()
-        )
+    def gains(self, x_NCHW: Tensor) -> bool:
+        """Whether weights stay as they are, and channels and picture are large enough to be quicker."""
+        wide = min(self.in_channels, self.out_channels) >= NARROWEST
+        return not self.training and wide and min(x_NCHW.shape[2:]) >= 2 * TILE
 
     def kernels(self) -> Tensor:
         """[36, C, O]: the transformed weights, made once for weights that stay as they are."""

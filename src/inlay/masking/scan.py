@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError, ShapeError, pick
-from inlay.kernels.scan import fused_scan, is_safe
+from inlay.kernels import may_run
+from inlay.kernels.scan import fused_scan, knows
 from inlay.masking.criteria import CRITERIA, Distance, pixel_grid
 from inlay.types import describe
 
@@ -126,7 +127,7 @@ def plain_scan(z_BCTHW: Tensor, config: MaskConfig, state: MaskState | None = No
 
 def scan(z_BCTHW: Tensor, config: MaskConfig, state: MaskState | None = None) -> tuple[Tensor, MaskState]:
     """[B, T, H, W] bool and the state after the last slot; without a state, slot 0 is kept whole."""
-    if is_safe(z_BCTHW, config.criterion, config.reference):
+    if may_run("scan", tensors=(z_BCTHW,)) and knows(config.criterion, config.reference):
         return fused_scan(z_BCTHW, state, criterion=config.criterion, reference=config.reference, tau=config.tau)
     return plain_scan(z_BCTHW, config, state)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A block of LIT over a grid in, the same block run window by window out: small enough for a CPU's cache.
+"""The blocks of LIT run window by window, each small enough for a CPU's cache.
 
 After its convolution a window block mixes nothing across windows, so norm, attention and feed-forward of one window
 run in one go and in place. Cells repeated outward at the border are read as keys but never asked as queries.
@@ -9,20 +9,33 @@ Legend: B batch, T slots, H W grid, D width, L tokens in one attention, E head s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.kernels import int8
-from inlay.kernels.switch import is_on
-
-if TYPE_CHECKING:
-    from inlay.fill.lit import AxialBlock, WindowBlock
+from inlay.kernels.rule import may_run
 
 AT_ONCE = 1024  # tokens of axial attention that run together
+
+
+class WindowLayers(Protocol):
+    """The layers and sizes of a window block."""
+
+    heads: int
+    window: int
+    offset: int
+    near: nn.Conv2d
+    norm1: nn.LayerNorm
+    norm2: nn.LayerNorm
+    qkv: nn.Linear
+    proj: nn.Linear
+    up: nn.Linear
+    down: nn.Linear
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,17 +47,8 @@ class Stretch:
     reads: Tensor | None  # None: every place has its own cell
 
 
-def is_safe(h: Tensor) -> bool:
-    """Inference on a CPU, and no graph being made."""
-    return h.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and is_on()
-
-
-def rounds(x: Tensor) -> bool:
-    """Whether products are taken in 8 bits, with a range for each window of what comes together."""
-    return is_safe(x) and int8.is_safe(x)
-
-
 def stretches(size: int, window: int, offset: int) -> list[Stretch]:
+    """The windows along an axis of `size` cells; each cell is in one of them."""
     found = []
     for start in range(-offset, size, window):
         first, last = max(start, 0), min(start + window, size)
@@ -54,8 +58,8 @@ def stretches(size: int, window: int, offset: int) -> list[Stretch]:
     return found
 
 
-def window_block(block: WindowBlock, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """What `WindowBlock.forward` gives, to rounding."""
+def window_block(block: WindowLayers, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """What `WindowBlock.whole` gives, to rounding."""
     B, T, H, W, D = h_BTHWD.shape
     s = block.window
     near = block.near(h_BTHWD.flatten(0, 1).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -74,7 +78,7 @@ def window_block(block: WindowBlock, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor
 
 def product(x_BLC: Tensor, layer: nn.Linear, *, after: str = "none") -> Tensor:
     """[B, L, O]: in 8 bits where the CPU has them, off by 1 % of a change to cells that were dropped anyway."""
-    if int8.is_safe(x_BLC):
+    if may_run("int8", tensors=(x_BLC,)):
         return int8.linear(x_BLC, int8.packed(layer), after=after)
     return F.gelu(layer(x_BLC)) if after == "gelu" else layer(x_BLC)
 
@@ -103,7 +107,7 @@ def turned(x_BTHWnE: Tensor, cos_THWe: Tensor, sin_THWe: Tensor) -> Tensor:
     return out
 
 
-def axial_block(block: AxialBlock, h_NLD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """`AxialBlock.forward`, some rows at a time: they do not see one another."""
+def some_rows(block: Callable[[Tensor], Tensor], h_NLD: Tensor) -> Tensor:
+    """A block whose rows do not see one another, some rows at a time."""
     rows = max(1, AT_ONCE // h_NLD.shape[1])
-    return torch.cat([block.whole(part, rope) for part in h_NLD.split(rows)])
+    return torch.cat([block(part) for part in h_NLD.split(rows)])

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one rule that says when a fast twin may run, and the table of fast paths it reads.
+
+A kernel adds what only it knows, such as the sizes it was written for, in a test of its own beside it. `inlay doctor`
+reads the same table, so what it lists is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from inlay.kernels import int8
+from inlay.kernels.switch import compiles, has_triton, is_on
+
+Name = Literal["winograd", "windows", "int8", "scan", "lit", "graphs", "compiled"]
+HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastPath:
+    """What a fast twin asks of this process and of the tensors it is given."""
+
+    title: str  # what `inlay doctor` calls it
+    device: str
+    dtypes: tuple[torch.dtype, ...] = ()  # empty: any
+    needs: tuple[str, ...] = ("on",)  # keys of NEEDS, the first unmet one is reported
+    inference: bool = True  # gradients must be off altogether: it reads weights that the rule is not shown
+    nests: bool = True  # may be part of a CUDA graph that is being captured
+
+
+PATHS: dict[Name, FastPath] = {
+    "winograd": FastPath(title="quick convolutions", device="cpu", dtypes=(torch.float32,), inference=False),
+    "windows": FastPath(title="LIT window by window", device="cpu"),
+    "int8": FastPath(
+        title="8-bit products of LIT and the coarse decoder",
+        device="cpu", dtypes=(torch.float32,), needs=("on", "vnni"),
+    ),
+    "scan": FastPath(
+        title="mask kernel",
+        device="cuda", dtypes=(torch.float32, *HALF), needs=("on", "cuda", "triton"), inference=False,
+    ),
+    "lit": FastPath(title="LIT kernels", device="cuda", dtypes=HALF, needs=("on", "cuda", "triton")),
+    "graphs": FastPath(title="CUDA graphs", device="cuda", needs=("on", "cuda"), nests=False),
+    "compiled": FastPath(title="compiled networks", device="cuda", needs=("compile", "cuda")),
+}  # fmt: skip
+
+NEEDS: dict[str, tuple[Callable[[], bool], str]] = {  # name -> whether it is met, and what to say where it is not
+    "on": (is_on, "INLAY_FAST=0"),
+    "compile": (compiles, "INLAY_FAST=compile turns it on; the first call of each shape takes a minute"),
+    "cuda": (torch.cuda.is_available, "no CUDA device"),
+    "triton": (has_triton, "triton is not installed"),
+    "vnni": (int8.is_here, "this CPU has no VNNI"),
+}
+
+
+def may_run(name: Name, *, tensors: Sequence[Tensor]) -> bool:
+    """Say whether a fast twin may stand in for its plain one in this call.
+
+    Args:
+        name: a key of PATHS.
+        tensors: what the twin is given. All must be on its device and of its dtypes, and none may want a gradient.
+            A twin that is only safe without gradients (`FastPath.inference`) is refused while they are enabled.
+
+    Never while torch compiles, exports or traces: the graph is made of the plain form.
+    """
+    path = PATHS[name]
+    return (
+        bool(tensors)
+        and all(t.device.type == path.device and (not path.dtypes or t.dtype in path.dtypes) for t in tensors)
+        and not (torch.is_grad_enabled() and (path.inference or any(t.requires_grad for t in tensors)))
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and (path.nests or path.device != "cuda" or not torch.cuda.is_current_stream_capturing())
+        and not why_not(name)
+    )
+
+
+def why_not(name: Name) -> str:
+    """The first thing this process lacks for a fast path; empty where it lacks nothing."""
+    for need in PATHS[name].needs:
+        met, missing = NEEDS[need]
+        if not met():
+            return missing
+    return ""
