@@ -42,7 +42,7 @@ def measure(tokenizer: Tokenizer, clips: list, keep_rate: float) -> dict[str, fl
         ("mask_bits_per_cell", "bits_per_number", "bits_per_pixel", "write_seconds", "read_seconds"), 0.0
     )
     for clip in clips:
-        z = tokenizer.latents(tokenizer.pixels([clip]))
+        z = tokenizer.encode_pixels(tokenizer.pixels([clip]))
         tokens = tokenizer.encode(clip, tau=tau_for(z, keep_rate))
         began = time.perf_counter()
         data = to_bytes(tokens)

@@ -84,7 +84,7 @@ def main() -> None:
 
 def begun(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, Any]:
     """The record so far, if it is of these weights; else a new one."""
-    weights = {"mini": tokenizer.spec.weight_hash, **{k: v.weight_hash for k, v in tokenizer.lits.items()}}
+    weights = {"mini": tokenizer.spec.weight_hash, **{k: v.weight_hash for k, v in tokenizer.filler.lits.items()}}
     if args.out.exists():
         found: dict[str, Any] = json.loads(args.out.read_text())
         if found["weights"] != weights or found["every"] != args.every:
@@ -114,7 +114,7 @@ def read_set(tokenizer: Tokenizer, paths: list[Path]) -> list[tuple[Video, Tenso
     clips = [read_any(path, ClipSpec()) for path in paths]
     if tokenizer.device.type == "cuda":  # room for 1 GB of LPIPS features a clip, so that each is computed once
         clips = [Video(frames=remember(v.frames.to(tokenizer.device))) for v in clips]
-    return [(v, tokenizer.latents(v.pixels(tokenizer.device))) for v in clips]
+    return [(v, tokenizer.encode_pixels(v.pixels(tokenizer.device))) for v in clips]
 
 
 @torch.inference_mode()
@@ -136,9 +136,9 @@ def score(
     for target in [k for n, k in POINTS if n == name]:
         tau = tau_for([z for _, z in clips], target)
         masks = [keep_mask(z, MaskConfig(tau=tau)) for _, z in clips]
-        for fill in [f for f in fills or (*FILLS, *tokenizer.lits) if (name, target, f) not in there]:
+        for fill in [f for f in fills or (*FILLS, *tokenizer.filler.lits) if (name, target, f) not in there]:
             run = tokenizer.find_fill(fill)
-            extra = (tau,) if fill in tokenizer.lits else ()
+            extra = (tau,) if fill in tokenizer.filler.lits else ()
             filled = [(v, run(z, keep, *extra)) for (v, z), keep in zip(clips, masks, strict=True)]
             yield {**facts, "keep_rate": target, "tau": tau, "fill": fill, **means(filled, decode, metrics)}
 

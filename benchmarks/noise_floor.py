@@ -12,7 +12,7 @@ import json
 import torch
 
 from inlay import __version__
-from inlay.codec import StreamConfig, StreamEncoder
+from inlay.codec import EncodeConfig, Encoder
 from inlay.container.tokens import Tokens
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
@@ -30,8 +30,8 @@ def noisy(picture_HWC: torch.Tensor, frames: int, sigma: float) -> Video:
 
 def keep_rate(tokenizer: Tokenizer, video: Video, tau: float, *, noise: bool) -> float:
     """Of the cells after slot 0, which is kept whole in any case."""
-    config = StreamConfig(noise=noise, key_seconds=0)
-    tokens = Tokens.join(list(StreamEncoder(tokenizer, config, tau=tau).encode([video])))
+    config = EncodeConfig(noise=noise, key_seconds=0)
+    tokens = Tokens.join(list(Encoder(tokenizer, config, tau=tau).encode([video])))
     return float(tokens.mask[1:].float().mean())
 
 

@@ -35,7 +35,7 @@ SIDES = (20, 24, 28, 32)  # cells; 32 is the whole of 256x256 in one piece
 def main() -> None:
     args = parse()
     tokenizer = Tokenizer.from_pretrained("mini", device="cpu")
-    lit = tokenizer.lits["lit-paper"]
+    lit = tokenizer.filler.lits["lit-paper"]
     clips = read_set(tokenizer, clips_of("davis", args.davis)[:: args.every])
     taus = " ".join(map(str, args.taus))
     record = {

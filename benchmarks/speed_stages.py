@@ -314,7 +314,7 @@ def pipeline(s: Setup, name: str, batch: int) -> dict[str, Any]:
     tokenizer = made_tokenizer(s, name)
     side, frames = (32, 9) if s.small else (256, 33)
     x = torch.rand(batch, 3, frames, side, side, device=s.device).mul_(2).sub_(1).to(s.dtype)
-    z = tokenizer.latents(x)
+    z = tokenizer.encode_pixels(x)
     config = MaskConfig(tau=0.5 * float(z.float().std()))
     keep = keep_mask(z, config)
 
@@ -331,7 +331,7 @@ def pipeline(s: Setup, name: str, batch: int) -> dict[str, Any]:
     replay = Replay(whole)
     calls: dict[str, Callable[[], Any]] = {
         "whole": lambda: whole(x),
-        "encode": lambda: tokenizer.latents(x),
+        "encode": lambda: tokenizer.encode_pixels(x),
         "mask": lambda: keep_mask(z, config),
         "lit": lambda: tokenizer.fill_cells(z, keep, config.tau, "lit"),
         "decode": lambda: tokenizer.run_decode(z),
@@ -395,7 +395,7 @@ def grown(s: Setup, batch: int, frames: int, size: tuple[int, int]) -> dict[str,
         return found
 
     with at_level("1"):
-        z = run("encode", lambda: tokenizer.latents(x))
+        z = run("encode", lambda: tokenizer.encode_pixels(x))
         config = MaskConfig(tau=0.5 * float(z.float().std()))
         keep = run("mask", lambda: keep_mask(z, config)).keep
         run("lit", lambda: tokenizer.fill_cells(z, keep, config.tau, "lit"))

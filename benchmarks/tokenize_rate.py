@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 import torch
 
-from inlay.codec import StreamEncoder
+from inlay.codec import Encoder
 from inlay.container import TokenWriter
 from inlay.scale import Progress, RunConfig, TokenizeConfig, tokenize
 from inlay.tokenizer import Tokenizer
@@ -116,7 +116,7 @@ def bare(source: Path, out: Path, args: argparse.Namespace, *, write: bool) -> d
 
 
 def encode_one(tokenizer: Tokenizer, path: Path, out: Path, tau: float, *, write: bool) -> None:
-    encoder = StreamEncoder(tokenizer, tau=tau)
+    encoder = Encoder(tokenizer, tau=tau)
     with open_video(path) as reader:
         chunks = list(encoder.encode(reader.chunks()))
     if write:

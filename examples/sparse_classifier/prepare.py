@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = Tokenizer.from_pretrained(args.backbone, device=args.device)
     latents, labels, sources, folds = [], [], [], []
     for batch in batches(clips_of(args)):
-        z_BCTHW = tokenizer.latents(tokenizer.pixels([c.video for c in batch]))
+        z_BCTHW = tokenizer.encode_pixels(tokenizer.pixels([c.video for c in batch]))
         latents.append(z_BCTHW.cpu().to(torch.float16))
         labels += [c.label for c in batch]
         sources += [c.source for c in batch]

@@ -40,7 +40,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from inlay import codec, container, fill, masking, measure, pack, scale, train, video
+    from inlay import codec as codec  # the packages, lazily too
+    from inlay import container as container
+    from inlay import fill as fill
+    from inlay import masking as masking
+    from inlay import measure as measure
+    from inlay import pack as pack
+    from inlay import scale as scale
+    from inlay import train as train
+    from inlay import video as video
     from inlay.codec import Decoder as StreamDecoder
     from inlay.codec import Encoder as StreamEncoder
     from inlay.container import open

@@ -370,9 +370,9 @@ def test_missing_extra_is_code_5(run, clip: str, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError])
 def test_trouble_half_way_leaves_a_sound_part(run, clip: str, tmp_path: Path, monkeypatch, trouble) -> None:
-    from inlay.codec import StreamEncoder
+    from inlay.codec import Encoder
 
-    whole = StreamEncoder._tokens
+    whole = Encoder._tokens
     calls = []
 
     def second_chunk_fails(self, *args):
@@ -381,7 +381,7 @@ def test_trouble_half_way_leaves_a_sound_part(run, clip: str, tmp_path: Path, mo
             raise trouble("half way\nand more")
         return whole(self, *args)
 
-    monkeypatch.setattr(StreamEncoder, "_tokens", second_chunk_fails)
+    monkeypatch.setattr(Encoder, "_tokens", second_chunk_fails)
     code, _, err = run("encode", clip, tmp_path / "x.inlay", "--tau", 0.05, *MODEL)
     note, message = err.splitlines()
     assert "--resume" in note

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long video through StreamEncoder and StreamDecoder: wherever it is cut, whatever the mode, in constant memory."""
+"""Long video through Encoder and Decoder: wherever it is cut, whatever the mode, in constant memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from inlay.codec import (
     MODES,
-    StreamConfig,
-    StreamDecoder,
-    StreamEncoder,
+    EncodeConfig,
+    Decoder,
+    Encoder,
     WholeVideo,
     keep_curve,
     mode_of,
@@ -29,12 +29,12 @@ from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
 from tests.conftest import moving_square, still
 
-PLAIN = StreamConfig(key_seconds=0, cuts=False)
+PLAIN = EncodeConfig(key_seconds=0, cuts=False)
 TAU = 0.3
 
 
-def encoded(tokenizer: Tokenizer, video: Video, config: StreamConfig = PLAIN, **options: object) -> Tokens:
-    return Tokens.join(list(StreamEncoder(tokenizer, config, **{"tau": TAU, **options}).encode([video])))
+def encoded(tokenizer: Tokenizer, video: Video, config: EncodeConfig = PLAIN, **options: object) -> Tokens:
+    return Tokens.join(list(Encoder(tokenizer, config, **{"tau": TAU, **options}).encode([video])))
 
 
 def same(a: Tokens, b: Tokens) -> bool:
@@ -61,11 +61,11 @@ def test_pieces_of_any_size_give_the_same_tokens(tiny_tokenizer: Tokenizer, mode
     config = replace(PLAIN, mode=mode, chunk_frames=9)
     whole = encoded(tiny_tokenizer, video, config)
     for at in range(1, 31):
-        encoder = StreamEncoder(tiny_tokenizer, config, tau=TAU)
+        encoder = Encoder(tiny_tokenizer, config, tau=TAU)
         parts = encoder.push(video[:at]) + encoder.push(video[at:]) + encoder.flush()
         assert same(Tokens.join(parts), whole), at
         assert [p.spans[0] for p in parts] == list(whole.spans)
-    encoder = StreamEncoder(tiny_tokenizer, config, tau=TAU)
+    encoder = Encoder(tiny_tokenizer, config, tau=TAU)
     ones = [t for i in range(31) for t in encoder.push(video[i : i + 1])] + encoder.flush()
     assert same(Tokens.join(ones), whole)
 
@@ -88,7 +88,7 @@ def test_carried_state_makes_every_chunk_plan_equal(tiny_tokenizer: Tokenizer, f
 def test_a_key_interval_does_not_depend_on_the_chunk_plan(tiny_tokenizer: Tokenizer) -> None:
     video = moving_square(120, 16, 24)  # 24 frames a second
     plans = [
-        encoded(tiny_tokenizer, video, StreamConfig(key_seconds=2, cuts=False, chunk_frames=n)) for n in (5, 33, 41)
+        encoded(tiny_tokenizer, video, EncodeConfig(key_seconds=2, cuts=False, chunk_frames=n)) for n in (5, 33, 41)
     ]
     assert all(same(plans[0], plan) for plan in plans[1:])
     starts = [[sum(s.frames for s in p.spans[:i]) for i, s in enumerate(p.spans) if s.key] for p in plans]
@@ -132,19 +132,19 @@ def dual_cache(tokenizer: Tokenizer, chunks: list[Tensor], tau: float) -> tuple[
 
 def test_dual_cache_is_appendix_d(lit_tokenizer: Tokenizer) -> None:
     video = moving_square(99, 64, 64, speed=1)
-    chunks = [lit_tokenizer.latents(video[i : i + 33].pixels()) for i in (0, 33, 66)]
+    chunks = [lit_tokenizer.encode_pixels(video[i : i + 33].pixels()) for i in (0, 33, 66)]
     masks, inputs = dual_cache(lit_tokenizer, chunks, TAU)
     tokens = encoded(lit_tokenizer, video, paper())
     assert tokens.mask.equal(torch.cat(masks, 1)[0])
     assert [s.key for s in tokens.spans] == [True, False, False]
     assert not tokens.mask[9].all(), "the first slot of the second chunk is not kept whole"
-    decoder = StreamDecoder(lit_tokenizer, fill="lit-paper")
+    decoder = Decoder(lit_tokenizer, fill="lit-paper")
     for chunk, mask, given in zip(tokens.chunks(), masks, inputs, strict=True):
         seen = mask.clone()
         seen[:, 0] = True
         with torch.inference_mode():
-            want = lit_tokenizer.lits["lit-paper"](given, seen, TAU)
-        assert decoder.fill(chunk).equal(want)
+            want = lit_tokenizer.filler.lits["lit-paper"](given, seen, TAU)
+        assert LatentDecoder(tok).equal(want)
 
 
 @pytest.mark.parametrize("mode", ["dual-cache", "stateful"])
@@ -154,7 +154,7 @@ def test_a_true_zero_latent_is_not_a_hole(tiny_tokenizer: Tokenizer, mode: str) 
     first = replace(first, values=torch.zeros_like(first.values))  # kept, and zero
     nothing = torch.zeros_like(second.mask)
     second = replace(second, mask=nothing, values=second.values[:0])
-    decoder = StreamDecoder(tiny_tokenizer, fill="hold")
+    decoder = Decoder(tiny_tokenizer, fill="hold")
     decoder.fill(replace(first, values=first.values + 7, spans=first.spans))
     decoder.reset()
     decoder.fill(first)
@@ -195,12 +195,12 @@ def test_all_cells_kept_is_the_backbones_own_reconstruction(tiny_mini, tiny_toke
 def test_a_chunk_without_its_past_is_refused(tiny_tokenizer: Tokenizer) -> None:
     _, second = encoded(tiny_tokenizer, moving_square(40, 16, 16)).chunks()
     with pytest.raises(UsageError, match="begin at a key chunk"):
-        StreamDecoder(tiny_tokenizer).push(second)
+        Decoder(tiny_tokenizer).push(second)
 
 
 def test_reset_forgets(tiny_tokenizer: Tokenizer) -> None:
     a, b = moving_square(50, 16, 16), moving_square(50, 16, 16, seed=1)
-    encoder = StreamEncoder(tiny_tokenizer, PLAIN, tau=TAU)
+    encoder = Encoder(tiny_tokenizer, PLAIN, tau=TAU)
     encoder.push(a)
     encoder.reset()
     after = Tokens.join(encoder.push(b) + encoder.flush())
@@ -210,13 +210,13 @@ def test_reset_forgets(tiny_tokenizer: Tokenizer) -> None:
 
 def test_latency_is_what_it_says(tiny_tokenizer: Tokenizer) -> None:
     for chunk in (5, 33):
-        encoder = StreamEncoder(tiny_tokenizer, replace(PLAIN, chunk_frames=chunk), tau=TAU)
+        encoder = Encoder(tiny_tokenizer, replace(PLAIN, chunk_frames=chunk), tau=TAU)
         video = moving_square(80, 16, 16)
         out = 0
         for i in range(80):
             out += sum(t.info.frames for t in encoder.push(video[i : i + 1]))
             assert i + 1 - out <= encoder.latency_frames
-    assert StreamDecoder(tiny_tokenizer).latency_frames == 0
+    assert Decoder(tiny_tokenizer).latency_frames == 0
 
 
 def test_times_travel_through_streams(tiny_tokenizer: Tokenizer) -> None:
@@ -227,17 +227,17 @@ def test_times_travel_through_streams(tiny_tokenizer: Tokenizer) -> None:
 
 def test_modes_and_chunks_are_checked(tiny_tokenizer: Tokenizer) -> None:
     with pytest.raises(ConfigError, match="34 is none of these, 37 is"):
-        StreamEncoder(tiny_tokenizer, StreamConfig(chunk_frames=34), tau=TAU)
+        Encoder(tiny_tokenizer, EncodeConfig(chunk_frames=34), tau=TAU)
     with pytest.raises(ConfigError, match="key interval"):
-        StreamConfig(key_seconds=-1)
+        EncodeConfig(key_seconds=-1)
     with pytest.raises(ConfigError, match="whole video"):
-        StreamEncoder(tiny_tokenizer, budget=Budget(tokens=5))
+        Encoder(tiny_tokenizer, budget=Budget(tokens=5))
     tiny_tokenizer_like = Tokenizer(Stateless(tiny_tokenizer.backbone), profile=tiny_tokenizer.profile)
     with pytest.raises(ConfigError, match="cannot carry state"):
-        StreamEncoder(tiny_tokenizer_like, StreamConfig(mode="stateful"))
-    assert StreamEncoder(tiny_tokenizer_like).config.mode == "dual-cache"
+        Encoder(tiny_tokenizer_like, EncodeConfig(mode="stateful"))
+    assert Encoder(tiny_tokenizer_like).config.mode == "dual-cache"
     assert mode_of(encoded(tiny_tokenizer, still(5, 16, 16)).recipe) == "stateful"
-    encoder = StreamEncoder(tiny_tokenizer, tau=TAU)
+    encoder = Encoder(tiny_tokenizer, tau=TAU)
     encoder.push(still(3, 16, 16))
     with pytest.raises(ShapeError, match="one size"):
         encoder.push(still(3, 16, 24))
@@ -264,7 +264,7 @@ def scene(frames: int, seed: int) -> Video:
 @pytest.mark.parametrize("first", [12, 13, 14, 15, 33, 40, 65, 66])
 def test_a_hard_cut_begins_a_key_chunk_and_nothing_bleeds(tiny_tokenizer: Tokenizer, mode: str, first: int) -> None:
     a, b = scene(first, 1), scene(45, 2)
-    config = StreamConfig(mode=mode, key_seconds=0)
+    config = EncodeConfig(mode=mode, key_seconds=0)
     tokens = encoded(tiny_tokenizer, Video(frames=torch.cat([a.frames, b.frames])), config)
     starts = [sum(s.frames for s in tokens.spans[:i]) for i, s in enumerate(tokens.spans) if s.key]
     assert first in starts
@@ -278,7 +278,7 @@ def test_a_hard_cut_begins_a_key_chunk_and_nothing_bleeds(tiny_tokenizer: Tokeni
 
 def test_cuts_do_not_depend_on_the_chunk_plan(tiny_tokenizer: Tokenizer) -> None:
     video = Video(frames=torch.cat([scene(n, i).frames for i, n in enumerate((22, 47, 31, 60))]))
-    plans = [encoded(tiny_tokenizer, video, StreamConfig(chunk_frames=n)) for n in (5, 17, 33, 101)]
+    plans = [encoded(tiny_tokenizer, video, EncodeConfig(chunk_frames=n)) for n in (5, 17, 33, 101)]
     assert all(same(plans[0], plan) for plan in plans[1:])
     keys = [sum(s.frames for s in plans[2].spans[:i]) for i, s in enumerate(plans[2].spans) if s.key]
     assert keys == [0, 22, 69, 100]
@@ -289,7 +289,7 @@ def test_motion_and_noise_are_no_cuts(tiny_tokenizer: Tokenizer) -> None:
     dark = 4 * torch.rand(100, 64, 64, 3)
     for frames in (moving_square(100, 64, 64, speed=9).frames, noisy, dark):
         video = Video(frames=frames.clamp(0, 255).to(torch.uint8))
-        tokens = encoded(tiny_tokenizer, video, StreamConfig(key_seconds=0))
+        tokens = encoded(tiny_tokenizer, video, EncodeConfig(key_seconds=0))
         assert [s.key for s in tokens.spans] == [True] + [False] * (len(tokens.spans) - 1)
 
 
@@ -305,7 +305,7 @@ def test_real_cuts_are_found_and_real_motion_is_not(shared: Path) -> None:
     video = Video(frames=torch.cat([p.frames for p in parts]))
     tokens = encoded(tokenizer, video)
     assert [s.key for s in tokens.spans].count(True) == 1
-    tokens = encoded(tokenizer, video, StreamConfig(key_seconds=0))
+    tokens = encoded(tokenizer, video, EncodeConfig(key_seconds=0))
     keys = [sum(s.frames for s in tokens.spans[:i]) for i, s in enumerate(tokens.spans) if s.key]
     assert keys == [0, 18, 37]
 
@@ -316,7 +316,7 @@ def test_real_cuts_are_found_and_real_motion_is_not(shared: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_whole_video_budgets_are_kept(tiny_tokenizer: Tokenizer, mode: str, tmp_path: Path) -> None:
     video = moving_square(75, 24, 32)
-    with WholeVideo(tiny_tokenizer, [video[:20], video[20:]], replace(PLAIN, mode=mode)) as whole:
+    with WholeVideo.of(tiny_tokenizer, [video[:20], video[20:]], replace(PLAIN, mode=mode)) as whole:
         for budget in (Budget(keep=0.3), Budget(keep=1.0)):
             tokens = Tokens.join(list(whole.solve(budget)))
             assert tokens.keep_rate <= budget.keep
@@ -344,7 +344,7 @@ def test_psnr_is_reached_with_the_fewest_tokens_found(tiny_tokenizer: Tokenizer)
         frames = torch.cat([v.frames for v in tiny_tokenizer.decode_chunks(chunks)])
         return float(10 * torch.log10(255**2 / (frames.float() - every).square().mean().clamp_min(1e-6)))
 
-    with WholeVideo(tiny_tokenizer, [video], PLAIN) as whole:
+    with WholeVideo.of(tiny_tokenizer, [video], PLAIN) as whole:
         plan = whole.solve(Budget(psnr=33), psnr)
         assert plan.solution.trials == len(decodes)
         assert psnr(iter(plan)) == plan.solution.value >= 33
@@ -356,7 +356,7 @@ def test_psnr_is_reached_with_the_fewest_tokens_found(tiny_tokenizer: Tokenizer)
 @pytest.mark.parametrize("budget", [Budget(keep=0.2, bucket_seconds=1), Budget(bits=0.15, bucket_seconds=1)])
 def test_a_stream_holds_its_rate(tiny_tokenizer: Tokenizer, budget: Budget, tmp_path: Path) -> None:
     video = moving_square(300, 48, 48, speed=3)
-    encoder = StreamEncoder(tiny_tokenizer, PLAIN, budget=budget)
+    encoder = Encoder(tiny_tokenizer, PLAIN, budget=budget)
     tokens = Tokens.join(list(encoder.encode([video])))
     bucket = encoder.bucket
     assert bucket is not None
@@ -381,7 +381,7 @@ def test_a_stream_holds_its_rate(tiny_tokenizer: Tokenizer, budget: Budget, tmp_
 @pytest.mark.slow
 def test_memory_is_flat_over_20_000_frames(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
     piece = moving_square(50, 16, 16)
-    encoder, decoder = StreamEncoder(tiny_tokenizer, tau=TAU), StreamDecoder(tiny_tokenizer)
+    encoder, decoder = Encoder(tiny_tokenizer, tau=TAU), Decoder(tiny_tokenizer)
     writer = None
     resident: list[int] = []
     frames = 0

@@ -303,9 +303,9 @@ def test_what_is_left_of_a_killed_encode_can_be_decoded(run, made: Path, tmp_pat
 
 
 def test_interrupting_a_live_stream_ends_it(run, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inlay.codec import StreamEncoder
+    from inlay.codec import Encoder
 
-    whole, calls = StreamEncoder._tokens, []
+    whole, calls = Encoder._tokens, []
 
     def interrupted(self, chunk):
         calls.append(1)
@@ -313,7 +313,7 @@ def test_interrupting_a_live_stream_ends_it(run, made: Path, tmp_path: Path, mon
             raise KeyboardInterrupt
         return whole(self, chunk)
 
-    monkeypatch.setattr(StreamEncoder, "_tokens", interrupted)
+    monkeypatch.setattr(Encoder, "_tokens", interrupted)
     camera = tmp_path / "camera"
     os.mkfifo(camera)
     write_video(moving_square(60, 24, 32), tmp_path / "clip.mkv")
@@ -360,11 +360,11 @@ def test_curve_of_an_encode(run, made: Path, tmp_path: Path) -> None:
 def test_curves_of_clips_and_of_a_stream_in_one_picture(tiny_tokenizer, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from inlay.cli.curve import draw_curves
-    from inlay.codec import StreamConfig, StreamEncoder, keep_curve
+    from inlay.codec import EncodeConfig, Encoder, keep_curve
 
     def curve(mode: str):
-        config = StreamConfig(mode=mode, key_seconds=0)
-        return keep_curve(StreamEncoder(tiny_tokenizer, config, tau=0.3).encode([still(100, 16, 16)]))
+        config = EncodeConfig(mode=mode, key_seconds=0)
+        return keep_curve(Encoder(tiny_tokenizer, config, tau=0.3).encode([still(100, 16, 16)]))
 
     curves = {"per clip": curve("clips"), "streaming": curve("stateful")}
     assert draw_curves(str(tmp_path / "x.png"), curves, title="x").read_bytes().startswith(b"\x89PNG")

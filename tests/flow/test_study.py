@@ -112,7 +112,7 @@ def test_a_second_run_computes_nothing(
 def test_networks_given_by_hand_are_compared_with_the_first_of_them(
     tokenizer: Tokenizer, folder: Path, tmp_path: Path
 ) -> None:
-    lit = tokenizer.lits["lit"]
+    lit = tokenizer.filler.lits["lit"]
     noisy = copy.deepcopy(lit)
     torch.nn.init.normal_(noisy.get_submodule("out_proj").weight, std=0.5)
     more = Tokenizer(tokenizer.backbone, lits={"lit": lit, "first": copy.deepcopy(lit), "noisy": noisy})

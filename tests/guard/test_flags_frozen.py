@@ -167,11 +167,11 @@ def test_defaults_are_the_librarys_defaults(command: str) -> None:
 
 
 def test_streaming_defaults_are_the_librarys() -> None:
-    from inlay.codec import StreamConfig
+    from inlay.codec import EncodeConfig
 
     given = inspect.signature(COMMANDS["encode"]).parameters
     flags = {"mode": "streaming", "chunk_frames": "chunk", "key_seconds": "key_every", "cuts": "cuts", "noise": "noise"}
-    assert StreamConfig() == StreamConfig(**{name: given[flag].default for name, flag in flags.items()})
+    assert EncodeConfig() == EncodeConfig(**{name: given[flag].default for name, flag in flags.items()})
 
 
 def test_default_quality_is_the_video_writers() -> None:

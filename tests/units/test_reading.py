@@ -203,9 +203,9 @@ def test_dense_latents_are_those_of_the_tokenizer(tiny_tokenizer: Any, tmp_path:
 
 
 def test_dense_latents_of_chunks_that_go_on(tiny_tokenizer: Any, tmp_path: Path) -> None:
-    from inlay.codec import StreamConfig, StreamEncoder
+    from inlay.codec import EncodeConfig, Encoder
 
-    encoder = StreamEncoder(tiny_tokenizer, StreamConfig(mode="dual-cache", chunk_frames=9), tau=0.5)
+    encoder = Encoder(tiny_tokenizer, EncodeConfig(mode="dual-cache", chunk_frames=9), tau=0.5)
     video = moving_square(27, 32, 32)
     tokens = Tokens.join([*encoder.push(video), *encoder.flush()])
     assert not all(s.key for s in tokens.spans) and tokens.keep_rate < 0.9

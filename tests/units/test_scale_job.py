@@ -113,7 +113,7 @@ class TestResult:
         for path in sorted(clips.iterdir()):
             from inlay.video import read_video
 
-            z = tokenizer.latents(tokenizer.pixels([read_video(path)]))
+            z = tokenizer.encode_pixels(tokenizer.pixels([read_video(path)]))
             cells.append(z[0].flatten(1))
         z_CN = torch.cat(cells, dim=1).double()
         dataset = DatasetRecord.parse((tmp_path / "out/dataset.json").read_text())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from inlay.backbones import load_backbone
-from inlay.codec import StreamConfig, StreamEncoder
+from inlay.codec import EncodeConfig, Encoder
 from inlay.container.tokens import Tokens
 from inlay.masking import Profile
 from inlay.scale.config import TokenizeConfig
@@ -55,8 +55,8 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(backbone, profile=profile)  # type: ignore[arg-type]
 
 
-def encode(tokenizer: Tokenizer, video: Video, config: StreamConfig, *, slowly: bool = False) -> Tokens:
-    encoder = StreamEncoder(tokenizer, config)
+def encode(tokenizer: Tokenizer, video: Video, config: EncodeConfig, *, slowly: bool = False) -> Tokens:
+    encoder = Encoder(tokenizer, config)
     parts = []
     for begin in range(0, len(video), 3):
         if slowly:
@@ -67,7 +67,7 @@ def encode(tokenizer: Tokenizer, video: Video, config: StreamConfig, *, slowly: 
 
 @pytest.mark.parametrize("mode", ["stateful", "dual-cache", "clips"])
 def test_together_as_alone(tokenizer: Tokenizer, mode: str) -> None:
-    config = StreamConfig(mode=mode, chunk_frames=9, cuts=False)
+    config = EncodeConfig(mode=mode, chunk_frames=9, cuts=False)
     videos = [moving_square(frames, 32, 32, seed=s) for s, frames in enumerate((20, 20, 9, 31))]
     alone = [encode(tokenizer, video, config) for video in videos]
     tokenizer.backbone.batches.clear()  # type: ignore[attr-defined]
@@ -80,7 +80,7 @@ def test_together_as_alone(tokenizer: Tokenizer, mode: str) -> None:
 
 
 def test_who_shares_a_call_is_never_chance(tokenizer: Tokenizer) -> None:
-    config = StreamConfig(chunk_frames=9)
+    config = EncodeConfig(chunk_frames=9)
     sizes = ((32, 32), (32, 48), (32, 32), (32, 32))
     videos = [moving_square(13, *size, seed=s) for s, size in enumerate(sizes)]
     jobs = [partial(encode, video=video, config=config, slowly=True) for video in videos]

@@ -72,7 +72,7 @@ def test_evaluations_are_counted_not_assumed(bench: Bench, scene: Scene) -> None
 def test_a_second_decode_in_a_rule_would_show(bench: Bench, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def spendthrift(scene: Scene, setting: Setting) -> torch.Tensor:
         scene.decode_full()
-        bench.tokenizer.latents(scene.x_BCTHW)
+        bench.tokenizer.encode_pixels(scene.x_BCTHW)
         return RULES["full"](scene, setting)
 
     monkeypatch.setitem(RULES, "router", spendthrift)

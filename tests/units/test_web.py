@@ -128,13 +128,13 @@ def test_a_higher_tau_keeps_no_more(loaded: Actions) -> None:
 
 
 def test_the_mask_is_that_of_the_command_line(loaded: Actions, tmp_path: Path) -> None:
-    from inlay.codec import StreamEncoder
+    from inlay.codec import Encoder
 
     tokenizer = loaded.tokenizer
     loaded.choose("ann", BY_TAU, 0.1, 0, 0, "hold")
     session = loaded.desk.of("ann")
     assert session.choice is not None and session.original is not None
-    want = list(StreamEncoder(tokenizer, tau=0.1).encode([session.original]))
+    want = list(Encoder(tokenizer, tau=0.1).encode([session.original]))
     assert all(torch.equal(a.mask, b.mask) for a, b in zip(session.choice.chunks, want, strict=True))
 
 

@@ -12,7 +12,6 @@ from inlay.errors import ConfigError, ShapeError
 from inlay.types import describe
 from inlay.weightfile import hash_weights
 
-
 State: TypeAlias = "Tensor | list[State] | tuple[State, ...] | None"  # what a network carries from chunk to chunk
 
 

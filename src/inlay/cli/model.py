@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags in, settings that are checked before anything is loaded, and a loaded tokenizer out."""
+"""Which model a command uses: its flags, checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.cli.options import CHOICES
-from inlay.errors import ConfigError, MissingError, pick
+from inlay.errors import MissingError, pick
 
 if TYPE_CHECKING:
-    from inlay.masking import Profile
     from inlay.tokenizer import Tokenizer
 
 
@@ -44,45 +43,12 @@ class Model:
 
         from inlay.tokenizer import Tokenizer
 
-        found = self._profile()
-        tokenizer = Tokenizer.from_pretrained(
+        return Tokenizer.from_pretrained(
             self.backbone,
             weights=self.weights,
             fill=self.fill,
+            profile=self.profile,
             device=self.device,
             dtype=getattr(torch, self.dtype),
             trust=self.trust,
         )
-        if found is not None:
-            spec = tokenizer.spec
-            if found.weight_hash != spec.weight_hash:
-                raise ConfigError(
-                    f"{self.profile} is a profile of {found.backbone} with weights {found.weight_hash or 'unknown'}, "
-                    f"not of {spec.name} with {spec.weight_hash}; make one for it: inlay calibrate"
-                )
-            tokenizer.profile = found
-        return tokenizer
-
-    def _profile(self) -> Profile | None:
-        """Read before the weights are, which takes longer."""
-        if self.profile is None:
-            return None
-        from inlay.masking import Profile
-
-        return Profile.load(Path(self.profile))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How tokens are to be made; no tau means the model's own."""
-
-    tau: float | None = None
-    criterion: str = "latent-l1"
-    reference: str = "last-kept"
-    precision: str = "q8"
-
-    def __post_init__(self) -> None:
-        from inlay.masking import MaskConfig
-
-        MaskConfig(tau=0.0 if self.tau is None else self.tau, criterion=self.criterion, reference=self.reference)
-        pick("precision", self.precision, dict.fromkeys(CHOICES["precision"]))

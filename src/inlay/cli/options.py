@@ -14,7 +14,7 @@ CHOICES = {
     "precision": ("q8", "fp16", "bf16", "fp32"),
     "fill": ("hold", "linear", "lit", "lit-paper"),
     "dtype": ("float32", "bfloat16"),
-    "streaming": ("auto", "stateful", "dual-cache", "clips"),
+    "mode": ("auto", "stateful", "dual-cache", "clips"),
 }
 
 
@@ -53,9 +53,7 @@ Bucket = Annotated[
         "--bucket", metavar="S", help="Hold --keep or --bits as the video goes by, S seconds off at most.  [pipe: 2]"
     ),
 ]
-Streaming = Annotated[
-    str, typer.Option("--streaming", metavar="NAME", help=f"What chunks pass on: {_one_of('streaming')}.")
-]
+Mode = Annotated[str, typer.Option("--mode", metavar="NAME", help=f"What chunks pass on: {_one_of('mode')}.")]
 Chunk = Annotated[int, typer.Option("--chunk", metavar="N", help="Frames encoded together: 1 + 4k. Fewer wait less.")]
 KeyEvery = Annotated[
     float, typer.Option("--key-every", metavar="S", help="Longest time between key chunks, for seeking; 0: no limit.")

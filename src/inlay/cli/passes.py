@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TypeVar
 
 from inlay.cli.model import Model
 from inlay.cli.screen import Screen
-from inlay.codec import Cutting, chunks_of
+from inlay.codec import Cutting, chunks_of, trimmed
 from inlay.container import TokenReader
 from inlay.container.tokens import Tokens
 from inlay.errors import MissingError
@@ -55,26 +54,11 @@ def decode_file(
 
     with screen.progress("decoding", reader.info.frames if cut is None else cut.frames) as advance:
         if cut is None:
-            videos = tokenizer.decode_chunks(reader, fill)
+            videos = tokenizer.decode_chunks(reader, fill=fill)
         else:
-            videos = trimmed(tokenizer.decode_chunks(chunks_of(reader, cut), fill), cut)
+            videos = trimmed(tokenizer.decode_chunks(chunks_of(reader, cut), fill=fill), cut)
         write_video(counted(videos, count), out, lossless=lossless, crf=crf, force=force)
     return written
-
-
-def trimmed(videos: Iterable[Video], cut: Cutting) -> Iterator[Video]:
-    """The frames that were asked for, their times counted from the first of them."""
-    skip, left, origin = cut.skip, cut.frames, None
-    for video in videos:
-        if skip >= len(video):
-            skip -= len(video)
-            continue
-        part = video[skip : skip + left]
-        skip, left = 0, left - len(part)
-        if part.seconds is not None:
-            origin = part.seconds[0] if origin is None else origin
-            part = replace(part, seconds=part.seconds - origin)
-        yield part
 
 
 def tokenizer_of(recipe: Recipe, model: Model, screen: Screen) -> tuple[Tokenizer, str]:
@@ -83,8 +67,8 @@ def tokenizer_of(recipe: Recipe, model: Model, screen: Screen) -> tuple[Tokenize
     if model.fill is not None:
         return tokenizer, model.fill
     try:
-        tokenizer.find_fill(recipe.fill)
+        tokenizer.filler.find(recipe.fill)
     except MissingError as error:
-        screen.note(f"the file suggests the fill {recipe.fill!r}, using {tokenizer.default_fill!r}: {error}")
-        return tokenizer, tokenizer.default_fill
+        screen.note(f"the file suggests the fill {recipe.fill!r}, using {tokenizer.filler.default!r}: {error}")
+        return tokenizer, tokenizer.filler.default
     return tokenizer, recipe.fill

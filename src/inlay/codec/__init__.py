@@ -20,8 +20,9 @@ from inlay.codec.curve import KeepCurve, keep_curve
 from inlay.codec.cuts import CutFinder
 from inlay.codec.decoder import Decoder, LatentDecoder
 from inlay.codec.encoder import Encoder
+from inlay.codec.files import budget_of_pipe, encode_file, keep_part, with_times
 from inlay.codec.gather import gather
-from inlay.codec.latents import LatentChunk, LatentEncoder
+from inlay.codec.latents import LatentChunk, LatentEncoder, encode_clip
 from inlay.codec.parts import CPU_BATCH, GPU_BATCH, Parts
 from inlay.codec.seek import Cutting, chunks_of, cutting, trimmed
 from inlay.codec.solve import SolvedVideo, WholeVideo
@@ -50,15 +51,20 @@ __all__ = [
     "VideoEncoder",
     "Watch",
     "WholeVideo",
+    "budget_of_pipe",
     "chunks_of",
     "continues",
     "cutting",
+    "encode_clip",
+    "encode_file",
     "encode_videos",
     "gather",
     "keep_curve",
+    "keep_part",
     "mode_of",
     "paper_clips",
     "paper_stream",
     "slot_of_frame",
     "trimmed",
+    "with_times",
 ]

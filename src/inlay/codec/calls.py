@@ -40,9 +40,9 @@ def run_calls(parts: Parts, calls: Sequence[Call], room: Room, *, most: int) -> 
     for call in calls:
         groups.setdefault(call.kind, []).append(call)
     for kind, group in groups.items():
-        lone = group[0].state is not None and shape_of(group[0].state) is None  # a state that cannot be laid beside others
-        size = 1 if lone else min(room.get(kind, most), most)
-        _run_group(parts, group, kind, room, size)
+        state = group[0].state
+        joins = state is None or shape_of(state) is not None  # else it cannot be laid beside others
+        _run_group(parts, group, kind, room, min(room.get(kind, most), most) if joins else 1)
 
 
 def _run_group(parts: Parts, calls: list[Call], kind: Hashable, room: Room, size: int) -> None:

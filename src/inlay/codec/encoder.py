@@ -138,7 +138,12 @@ class Encoder:
             yield from self._choose_together(chunks)
             return
         for number, chunk in chunks:
-            yield number, self._choosers[number].choose(chunk)
+            try:
+                tokens = self._choosers[number].choose(chunk)
+            except Exception as error:  # of this stream; the others go on
+                self.latents.errors[number] = error
+            else:
+                yield number, tokens
 
     def _choose_together(self, chunks: Round) -> Iterator[tuple[int, Tokens]]:
         """One scan for all streams whose chunks have one shape and are of one kind."""

@@ -158,7 +158,13 @@ class LatentEncoder:
     """The streams of a codec in step."""
 
     def __init__(
-        self, parts: Parts, config: EncodeConfig, *, streams: int = 1, batch: int | None = None, room: Room | None = None
+        self,
+        parts: Parts,
+        config: EncodeConfig,
+        *,
+        streams: int = 1,
+        batch: int | None = None,
+        room: Room | None = None,
     ) -> None:
         self.parts, self.config = parts, config
         self.batch = batch or parts.batch
@@ -209,3 +215,16 @@ class LatentEncoder:
                 for watch in self.parts.watches:
                     watch.on_latents(chunk)
         return made
+
+
+def encode_clip(parts: Parts, video: Video) -> LatentChunk:
+    """The latents of a clip on its own, however long, as one chunk."""
+    z_BCTHW = parts.encode_pixels(parts.pixels([video])).float()
+    return LatentChunk(
+        z_BCTHW=z_BCTHW,
+        compared_BCTHW=z_BCTHW,
+        span=Span(slots=z_BCTHW.shape[2], frames=len(video)),
+        info=VideoInfo(width=video.width, height=video.height, fps=video.fps, frames=len(video)),
+        seconds=video.seconds,
+        first=parts.spec.first_slot_frames,
+    )

@@ -17,7 +17,7 @@ from inlay.backbones import Backbone, BackboneSpec, State, StatefulBackbone
 from inlay.codec.watch import Watch
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError
-from inlay.fill import Filler
+from inlay.fill import Filler, Lit
 from inlay.kernels import Replay, compile_halves
 from inlay.masking import Profile
 from inlay.types import Recipe
@@ -111,7 +111,8 @@ class Parts:
     @torch.inference_mode()
     def fill_cells(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float | Tensor, fill: str | None = None) -> Tensor:
         """Dense latents from those of the kept cells."""
-        self._tell("fill", len(z_BCTHW))
+        if isinstance(self.filler.find(fill or self.filler.default), Lit):
+            self._tell("fill", len(z_BCTHW))
         return self.filler.fill(z_BCTHW, keep_BTHW, tau, fill)
 
     def check(self, recipe: Recipe, channels: int) -> None:

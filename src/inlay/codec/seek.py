@@ -30,11 +30,16 @@ def cutting(reader: TokenReader, start_seconds: float | None, end_seconds: float
     if not 0 <= start < math.inf:
         raise UsageError(f"a video is decoded from a time in seconds, 0 or more; got {start:g}", about="start_seconds")
     if not end > start:
-        raise UsageError(f"the end must be later than the start; got {start:g} to {end:g} seconds", about=("start_seconds", "end_seconds"))
+        raise UsageError(
+            f"the end must be later than the start; got {start:g} to {end:g} seconds",
+            about=("start_seconds", "end_seconds"),
+        )
     begin, until = frame_at(reader, start), frame_at(reader, end)
     total = reader.info.frames
     if begin >= total:
-        raise UsageError(f"{reader.name} has {duration(reader):.2f} seconds, and {start:g} is after its end", about="start_seconds")
+        raise UsageError(
+            f"{reader.name} has {duration(reader):.2f} seconds, and {start:g} is after its end", about="start_seconds"
+        )
     until = max(until, begin + 1)  # a span shorter than a frame shows the frame it falls on
     edges = [0]
     for span in reader.spans:

@@ -110,13 +110,13 @@ def mask(tokenizer: Tokenizer, s: Shape) -> Part:
 
 
 def lit(tokenizer: Tokenizer, s: Shape) -> Part:
-    if "lit" not in tokenizer.lits:
+    if "lit" not in tokenizer.filler.lits:
         raise MissingError(f"there are no LIT weights for {tokenizer.spec.name}; leave the part lit out")
     z = latents(tokenizer, s)
     keep = torch.rand(z[:, 0].shape, generator=torch.Generator().manual_seed(1)) < 0.35
     keep[:, 0] = True
     inputs = {"latents": z, "keep": keep, "tau": torch.full((s.batch,), 1.0)}
-    return Part(module=LitGraph(tokenizer.lits["lit"]), inputs=inputs, output="dense")
+    return Part(module=LitGraph(tokenizer.filler.lits["lit"]), inputs=inputs, output="dense")
 
 
 PARTS: dict[str, Callable[[Tokenizer, Shape], Part]] = {

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from inlay.errors import InlayError, ShapeError, UsageError, pick
 from inlay.measure.base import Gauge, MeasureConfig, Score
 from inlay.measure.table import METRICS, PAIR_METRICS, SET_METRICS
 from inlay.video.frames import Pieces, Video, in_step
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:

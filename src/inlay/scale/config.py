@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inlay.codec import StreamConfig
+from inlay.codec import CPU_BATCH, GPU_BATCH, EncodeConfig
 from inlay.errors import ConfigError, MissingError, pick
-from inlay.masking import Budget, MaskConfig
+from inlay.masking import Budget
 from inlay.scale.layout import FORMATS, TAR
 from inlay.types import PRECISIONS
 from inlay.video import Geometry
@@ -17,7 +17,6 @@ from inlay.video import Geometry
 if TYPE_CHECKING:
     from inlay.tokenizer import Tokenizer
 
-CPU_BATCH, GPU_BATCH = 1, 8
 DTYPES = ("float32", "bfloat16")
 
 
@@ -40,7 +39,7 @@ class TokenizeConfig:
     criterion: str = field(default="latent-l1", metadata={"help": "distance"})
     reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
     precision: str = field(default="q8", metadata={"help": "how kept cells are stored", "choices": PRECISIONS})
-    streaming: str = field(default="auto", metadata={"help": "what chunks pass on"})
+    mode: str = field(default="auto", metadata={"help": "what chunks pass on"})
     chunk_frames: int = field(default=33, metadata={"help": "frames encoded together"})
     key_seconds: float = field(default=10.0, metadata={"help": "longest time between key chunks"})
     cuts: bool = field(default=True, metadata={"help": "a key chunk at every scene cut"})
@@ -56,10 +55,8 @@ class TokenizeConfig:
     def __post_init__(self) -> None:
         pick("shard format", self.format, FORMATS)
         pick("dtype", self.dtype, dict.fromkeys(DTYPES))
-        pick("precision", self.precision, dict.fromkeys(PRECISIONS))
         Geometry.parse(self.size)
-        _ = self.budget, self.stream
-        MaskConfig(tau=self.tau or 0.0, criterion=self.criterion, reference=self.reference)
+        _ = self.budget, self.encode
         for name, flag in (("shard_videos", "--shard-videos"), ("batch", "--batch")):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{flag} counts videos, 0 for the default; got {getattr(self, name)}")
@@ -78,20 +75,17 @@ class TokenizeConfig:
         )
 
     @property
-    def stream(self) -> StreamConfig:
-        return StreamConfig(
-            mode=self.streaming,
+    def encode(self) -> EncodeConfig:
+        return EncodeConfig(
+            mode=self.mode,
             chunk_frames=self.chunk_frames,
             key_seconds=self.key_seconds,
             cuts=self.cuts,
             noise=self.noise,
+            criterion=self.criterion,
+            reference=self.reference,
+            precision=self.precision,
         )
-
-    @property
-    def token_options(self) -> dict[str, Any]:
-        """What `Tokenizer.recipe` takes."""
-        given = {"tau": self.tau, "criterion": self.criterion, "reference": self.reference, "precision": self.precision}
-        return {name: value for name, value in given.items() if value is not None}
 
     def load(self, device: str | None = None) -> Tokenizer:
         import torch

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pieces of one video in, its token file out, as `inlay encode` writes it, with manifest line and latent sums."""
+"""Videos to token files, as `inlay encode` writes them, with their manifest lines and the sums of their latents."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from torch import Tensor
 
-from inlay.codec import StreamConfig, StreamEncoder, WholeVideo
+from inlay.codec import LatentChunk, Watch, encode_videos
+from inlay.codec.calls import Room
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, VideoError
@@ -19,7 +19,7 @@ from inlay.scale.feed import Feed
 from inlay.scale.layout import LatentMoments, VideoRecord, video_key
 from inlay.scale.store import OutputError, check_scratch
 from inlay.tokenizer import Tokenizer
-from inlay.video.frames import Video
+from inlay.types import VideoInfo
 
 IN_MEMORY = 1 << 24  # bytes of a token file that stay off the disk until its shard is written
 
@@ -45,88 +45,75 @@ class Refused:
     reason: str
 
 
-def encode_feed(index: int, feed: Feed, tokenizer: Tokenizer, config: TokenizeConfig) -> Encoded | Refused:
-    """Whatever is wrong with the video ends in `Refused`; what is wrong with the disk is raised."""
-    file = cast(IO[bytes], tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, prefix="inlay-"))  # noqa: SIM115
+def encode_feeds(
+    feeds: dict[int, Feed], tokenizer: Tokenizer, config: TokenizeConfig, room: Room
+) -> list[Encoded | Refused]:
+    """Tokenise videos in step. Whatever is wrong with one ends in `Refused`; what is wrong with the disk is raised.
+
+    Args:
+        feeds: the videos, by their place among the sources.
+        room: how many chunks of a shape fit into memory together.
+    """
+    files = [FileInMaking(index, feed) for index, feed in feeds.items()]
+    looks = Looks(files)
     try:
-        made = _encode(index, feed, tokenizer, config, file)
-        file.seek(0)
-        return made
-    except OutputError:
-        file.close()
+        with tokenizer.watched_by(looks):
+            sources = [file.feed for file in files]
+            found = encode_videos(tokenizer, sources, config.encode, budget=config.budget, batch=len(files), room=room)
+            for number, chunk in found:
+                files[number].take(chunk)
+        return [file.finish() for file in files]
+    except BaseException:
+        for file in files:
+            file.file.close()
         raise
-    except Exception as error:  # a decoder or a network that stumbles over one video must not stop the others
-        file.close()
-        for cause in (error, error.__cause__):
-            if isinstance(cause, OSError):
-                check_scratch(cause)
-        if isinstance(error, InlayError):
-            return Refused(index=index, reason=_without_name(str(error), feed.item.address))
-        text = (str(error).strip().splitlines() or ["no message"])[0]
-        return Refused(index=index, reason=f"unexpected {type(error).__name__}: {text}")
     finally:
-        feed.stop()
+        for file in files:
+            file.feed.stop()
 
 
-def _without_name(reason: str, address: str) -> str:
-    """The list names the source beside the reason; what was copied has no name of its own."""
-    return reason.removeprefix(f"{address}: ").removeprefix("None: ")
+class Looks(Watch):
+    """Sums the latents of each video as they go by."""
+
+    def __init__(self, files: list[FileInMaking]) -> None:
+        self.files = files
+
+    def on_latents(self, chunk: LatentChunk) -> None:
+        self.files[chunk.stream].add(chunk.z_BCTHW)
 
 
-def _encode(index: int, feed: Feed, tokenizer: Tokenizer, config: TokenizeConfig, file: IO[bytes]) -> Encoded:
-    opened = feed.opened()
-    passes = Pass(tokenizer, config)
-    writer, frames, tokens, cells, info = None, 0, 0, 0, None
-    for chunk in passes.chunks(feed):
-        if writer is None:
-            info = chunk.info
-            writer = TokenWriter(cast(BinaryIO, file), info=chunk.info, recipe=chunk.recipe)
-        writer.append(chunk)
-        frames, tokens, cells = frames + chunk.info.frames, tokens + len(chunk), cells + chunk.cells
-    if writer is None or info is None:
-        raise VideoError("has no frames")
-    writer.close()
-    return Encoded(
-        index=index,
-        record=VideoRecord(
-            key=video_key(index),
-            source=feed.item.name,
-            sha256=opened.sha256,
-            frames=frames,
-            width=info.width,
-            height=info.height,
-            fps=f"{info.fps.numerator}/{info.fps.denominator}",
-            tokens=tokens,
-            cells=cells,
-            keep_rate=tokens / cells,
-            bytes=file.seek(0, 2),
-            caption=feed.item.caption,
-            damage=feed.damage,
-        ),
-        moments=passes.moments,
-        file=file,
-    )
+class FileInMaking:
+    """The token file of one video, until its shard is written."""
 
-
-class Pass:
-    """One video through the network: its chunks of tokens, and the sums of its latents on the way."""
-
-    def __init__(self, tokenizer: Tokenizer, config: TokenizeConfig) -> None:
-        self.tokenizer, self.config = tokenizer, config
-        self.stream: StreamConfig = config.stream.resolve(tokenizer.spec)
+    def __init__(self, index: int, feed: Feed) -> None:
+        self.index, self.feed = index, feed
+        self.file = cast(IO[bytes], tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, prefix="inlay-"))  # noqa: SIM115
         self.moments = LatentMoments()
+        self.error: Exception | None = None
+        self._writer: TokenWriter | None = None
+        self._info: VideoInfo | None = None
+        self._frames = self._tokens = self._cells = 0
 
-    def chunks(self, pieces: Iterable[Video]) -> Iterator[Tokens]:
-        budget, options = self.config.budget, self.config.token_options
-        if budget.causal:
-            encoder = StreamEncoder(self.tokenizer, self.stream, budget=budget, **options)
-            encoder.latents = cast(Any, Tap(encoder.latents, self))
-            yield from encoder.encode(pieces)
+    def take(self, chunk: Tokens | Exception) -> None:
+        """The next chunk, or what ended the video."""
+        if self.error is not None:
             return
-        with WholeVideo(self.tokenizer, pieces, self.stream, **options) as video:
-            for chunk in video.spool:
-                self.add(chunk.z_BCTHW)
-            yield from video.solve(budget)
+        if isinstance(chunk, Exception):
+            self.error = chunk
+            return
+        try:
+            self._append(chunk)
+        except Exception as error:  # what stumbles over one video must not stop the others
+            self.error = error
+
+    def _append(self, chunk: Tokens) -> None:
+        if self._writer is None:
+            self._info = chunk.info
+            self._writer = TokenWriter(cast(BinaryIO, self.file), info=chunk.info, recipe=chunk.recipe)
+        self._writer.append(chunk)
+        self._frames += chunk.info.frames
+        self._tokens += len(chunk)
+        self._cells += chunk.cells
 
     def add(self, z_BCTHW: Tensor) -> None:
         """In float64, so that a mean over millions of cells is one."""
@@ -138,22 +125,52 @@ class Pass:
             squares=tuple(z.square().sum(axes).tolist()),
         )
 
+    def finish(self) -> Encoded | Refused:
+        if self.error is None:
+            try:
+                return self._finished()
+            except Exception as error:
+                self.error = error
+        self.file.close()
+        return self._refused(self.error)
 
-class Tap:
-    """A stream of latents that is looked at as it goes by."""
+    def _finished(self) -> Encoded:
+        if self._writer is None or self._info is None:
+            raise VideoError("has no frames")
+        self._writer.close()
+        info = self._info
+        size = self.file.seek(0, 2)
+        self.file.seek(0)
+        record = VideoRecord(
+            key=video_key(self.index),
+            source=self.feed.item.name,
+            sha256=self.feed.opened().sha256,
+            frames=self._frames,
+            width=info.width,
+            height=info.height,
+            fps=f"{info.fps.numerator}/{info.fps.denominator}",
+            tokens=self._tokens,
+            cells=self._cells,
+            keep_rate=self._tokens / self._cells,
+            bytes=size,
+            caption=self.feed.item.caption,
+            damage=self.feed.damage,
+        )
+        return Encoded(index=self.index, record=record, moments=self.moments, file=self.file)
 
-    def __init__(self, latents: Any, passes: Pass) -> None:
-        self._latents, self._passes = latents, passes
+    def _refused(self, error: Exception) -> Refused:
+        """The reason in one line; a full disk is nobody's video, and is raised."""
+        if isinstance(error, OutputError):
+            raise error
+        for cause in (error, error.__cause__):
+            if isinstance(cause, OSError):
+                check_scratch(cause)
+        if isinstance(error, InlayError):
+            return Refused(index=self.index, reason=_without_name(str(error), self.feed.item.address))
+        text = (str(error).strip().splitlines() or ["no message"])[0]
+        return Refused(index=self.index, reason=f"unexpected {type(error).__name__}: {text}")
 
-    def push(self, video: Video) -> Iterator[Any]:
-        for chunk in self._latents.push(video):
-            self._passes.add(chunk.z_BCTHW)
-            yield chunk
 
-    def flush(self) -> Iterator[Any]:
-        for chunk in self._latents.flush():
-            self._passes.add(chunk.z_BCTHW)
-            yield chunk
-
-    def reset(self) -> None:
-        self._latents.reset()
+def _without_name(reason: str, address: str) -> str:
+    """The list names the source beside the reason; what was copied has no name of its own."""
+    return reason.removeprefix(f"{address}: ").removeprefix("None: ")

@@ -99,11 +99,10 @@ def check_extras(source: str, out: str, config: TokenizeConfig, run: RunConfig) 
 
 def recipe_of(config: TokenizeConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """The recipe that all token files share; tau is None where a budget chooses one for each video."""
-    stream = config.stream.resolve(tokenizer.spec)
-    options = config.token_options
-    by_tau = config.budget.kind == "tau"
-    recipe = tokenizer.recipe(**(options if by_tau else {**options, "tau": 0.0}))
-    return asdict(replace(recipe, streaming=stream.mode)) | ({} if by_tau else {"tau": None})
+    encode, by_tau = config.encode.resolve(tokenizer.spec), config.budget.kind == "tau"
+    tau = 0.0 if not by_tau else tokenizer.default_tau(encode.criterion) if config.tau is None else config.tau
+    recipe = encode.recipe(tokenizer.spec, tau=tau, fill=tokenizer.filler.default)
+    return asdict(recipe) | ({} if by_tau else {"tau": None})
 
 
 def agreed_plan(

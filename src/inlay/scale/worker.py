@@ -8,19 +8,18 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inlay.codec.calls import Room
 from inlay.scale.attempts import Attempts
 from inlay.scale.config import TokenizeConfig
-from inlay.scale.encode import Encoded, Refused, encode_feed
+from inlay.scale.encode import Encoded, Refused, encode_feeds
 from inlay.scale.feed import Feed
 from inlay.scale.layout import LatentMoments, VideoRecord, dump, known, shard_name, shard_record_name
 from inlay.scale.plan import Shard
 from inlay.scale.shards import WRITERS
 from inlay.scale.store import Store, open_store
-from inlay.scale.together import Room, Together
 from inlay.tokenizer import Tokenizer
 
 BATCH_PIXELS = 512 * 512  # of a frame, up to which a whole batch of them is encoded together
@@ -150,12 +149,8 @@ class Worker:
         return alike[:most]
 
     def _encode_group(self, shard: Shard, feeds: dict[int, Feed]) -> list[Encoded | Refused]:
-        jobs = [partial(_tried, shard.first + place, feed, config=self.config) for place, feed in feeds.items()]
-        done = [jobs[0](self.tokenizer)] if len(jobs) == 1 else Together(self.tokenizer, len(jobs), self.room).run(jobs)
-        for result in done:
-            if isinstance(result, BaseException):
-                raise result
-        return done  # type: ignore[return-value]
+        named = {shard.first + place: feed for place, feed in feeds.items()}
+        return encode_feeds(named, self.tokenizer, self.config, self.room)
 
     def _write(self, shard: Shard, results: list[Encoded | Refused]) -> ShardRecord:
         made = [result for result in results if isinstance(result, Encoded)]
@@ -179,16 +174,6 @@ class Worker:
             refused=refused,
             moments=sum((video.moments for video in made), LatentMoments()),
         )
-
-
-def _tried(
-    index: int, feed: Feed, tokenizer: Tokenizer, *, config: TokenizeConfig
-) -> Encoded | Refused | BaseException:
-    """An error as an answer: threads that share a network must not fall silent."""
-    try:
-        return encode_feed(index, feed, tokenizer, config)
-    except BaseException as error:
-        return error
 
 
 def _size(feed: Feed) -> tuple[int, int] | None:

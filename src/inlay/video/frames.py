@@ -89,9 +89,8 @@ def from_array(frames: Tensor | np.ndarray, *, axes: str = "THWC", fps: Fraction
     x = x.permute(*(axes.index(axis) for axis in "THWC"))
     if x.is_floating_point():
         check_shape(bool(x.isfinite().all()), "frames hold numbers that are not finite; give pixels in [-1, 1]")
-        check_shape(
-            float(x.abs().max()) <= 1 + 1e-3, f"floating point frames are pixels in [-1, 1]; got up to {x.abs().max():g}"
-        )
+        most = float(x.abs().max())
+        check_shape(most <= 1 + 1e-3, f"floating point frames are pixels in [-1, 1]; got up to {most:g}")
         return Video.from_pixels(x.permute(3, 0, 1, 2), fps=fps)
     check_shape(x.dtype == torch.uint8, f"frames are uint8, or floating point in [-1, 1]; got {describe(x)}")
     return Video(frames=x.contiguous(), fps=fps)

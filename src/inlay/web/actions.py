@@ -55,7 +55,7 @@ class Actions:
     @property
     def fills(self) -> list[str]:
         """Those to choose between: the best LIT at hand, and the two without weights."""
-        default = self.tokenizer.default_fill
+        default = self.tokenizer.filler.default
         return [name for name in showing.FILL_NAMES if name in {default, "hold", "linear", *_best(self.tokenizer)}]
 
     def pick(self, visitor: str | None, name: str, fill: str, advance: Advance) -> View:
@@ -178,4 +178,4 @@ class Actions:
 
 
 def _best(tokenizer: Tokenizer) -> tuple[str, ...]:
-    return next(((name,) for name in ("lit", "lit-paper") if name in tokenizer.lits), ())
+    return next(((name,) for name in ("lit", "lit-paper") if name in tokenizer.filler.lits), ())

@@ -34,7 +34,7 @@ def build(actions: Actions) -> Any:
 
 def _lay_out(actions: Actions) -> dict[str, Any]:
     fills = [(FILL_NAMES[name], name) for name in actions.fills]
-    default = actions.tokenizer.default_fill
+    default = actions.tokenizer.filler.default
     waiting: dict[str, Any] = {"interactive": False, "buttons": []}  # until there is a clip
     parts: dict[str, Any] = {}
     gr.HTML(f"<h1>{TITLE}</h1><p>{LEAD}</p>", elem_id="lead", padding=False)

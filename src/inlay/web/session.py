@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from inlay.codec import KeepCurve, WholeVideo, keep_curve, slot_of_frame
+from inlay.codec import CLIP_FRAMES, KeepCurve, WholeVideo, keep_curve, slot_of_frame
 from inlay.container import TokenReader, TokenWriter
 from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, UsageError
 from inlay.masking import Budget
 from inlay.measure import MeasureConfig, compare
-from inlay.tokenizer import CLIP_FRAMES, Tokenizer
-from inlay.video.frames import Video
+from inlay.tokenizer import Tokenizer
+from inlay.video.frames import Video, join_videos
 from inlay.web.limits import Limits, open_token_file, plain_reason, read_clip
 
 Advance = Callable[[float, str], None]  # share done, what is being done
@@ -83,7 +83,7 @@ class Session:
     def load(self, tokenizer: Tokenizer, video: Video, name: str, read_seconds: float, advance: Advance) -> None:
         """Encode once; from here on only masks are computed."""
         start = time.perf_counter()
-        latents = WholeVideo(tokenizer, _pieces(video, advance))
+        latents = WholeVideo.of(tokenizer, _pieces(video, advance))
         seconds = {"read": read_seconds, "encode": time.perf_counter() - start}
         with self.lock:
             if self.latents is not None:
@@ -109,7 +109,7 @@ class Session:
         except InlayError as error:
             raise type(error)(plain_reason(error, path)) from error
         for chunk in chunks:
-            tokenizer.check(chunk)
+            tokenizer.check(chunk.recipe, chunk.channels)
         choice = _choice(chunks, chunks[0].recipe.tau)
         with self.lock:
             if self.latents is not None:
@@ -154,7 +154,7 @@ class Session:
 
     def reconstruct(self, tokenizer: Tokenizer, fill: str, advance: Advance) -> Result:
         """Write the token file, read it back and decode it: what is shown is what a download gives."""
-        tokenizer.find_fill(fill)
+        tokenizer.filler.find(fill)
         with self.lock:
             choice, original, name = self.choice, self.original, self.name
             if choice is None:
@@ -204,13 +204,11 @@ def _choice(chunks: tuple[Tokens, ...], tau: float) -> Choice:
 
 
 def _decode(tokenizer: Tokenizer, path: Path, fill: str, advance: Advance) -> tuple[Video, float]:
-    from inlay.tokenizer import join_videos
-
     start = time.perf_counter()
     with TokenReader(path) as reader:
         parts = []
         advance(0.05, "Decoding")
-        for video in tokenizer.decode_chunks(reader, fill):
+        for video in tokenizer.decode_chunks(reader, fill=fill):
             parts.append(video)
             advance(0.05 + 0.8 * len(parts) / len(reader), "Decoding")
         return join_videos(parts), time.perf_counter() - start

@@ -52,7 +52,7 @@ def calibrate(
     with screen.progress("calibrating", len(found) * frames) as advance:
         for clip in found.clips:
             try:
-                state = room.update(state, tokenizer.latents(tokenizer.pixels([clip.load()])))
+                state = room.update(state, tokenizer.encode_pixels(tokenizer.pixels([clip.load()])))
             except VideoError as error:  # its header promised more than it holds
                 broken[clip.name] = str(error)
                 screen.note(f"left out: {error}")

@@ -34,7 +34,7 @@ def encode(
     reference: options.Reference = "last-kept",
     precision: options.Precision = "q8",
     fill: options.Fill = None,
-    streaming: options.Streaming = "auto",
+    mode: options.Mode = "auto",
     chunk: options.Chunk = 33,
     key_every: options.KeyEvery = 10.0,
     cuts: options.Cuts = True,
@@ -60,31 +60,32 @@ def encode(
     start = time.perf_counter()
     target = _checked_output(source, out, curve, force=force)
 
-    from inlay.cli.encoding import Job, budget_of_pipe, reopener
-    from inlay.cli.model import Model, Settings
+    from inlay.cli.encoding import EncodeJob, budget_record
+    from inlay.cli.model import Model
     from inlay.cli.passes import open_clip
     from inlay.cli.record import file_record, file_rows
-    from inlay.codec import KeepCurve, StreamConfig
+    from inlay.codec import EncodeConfig, KeepCurve, budget_of_pipe
     from inlay.masking import Budget
 
     piped = not Path(source).is_file()  # standard input, a named pipe, a camera
     budget = Budget(tau=tau, keep=keep, tokens=tokens, bits=bits, psnr=psnr, exact=exact, bucket_seconds=bucket)
     budget = budget_of_pipe(budget) if piped else budget
-    config = StreamConfig(mode=streaming, chunk_frames=chunk, key_seconds=key_every, cuts=cuts, noise=noise)
-    settings = Settings(tau=tau, criterion=criterion, reference=reference, precision=precision)
+    config = EncodeConfig(mode=mode, chunk_frames=chunk, key_seconds=key_every, cuts=cuts, noise=noise,
+                          criterion=criterion, reference=reference, precision=precision)  # fmt: skip
     model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust,
                   profile=profile)  # fmt: skip
     screen = Screen(json=json, quiet=quiet)
-    trace = KeepCurve() if curve is not None else None
+    trace = KeepCurve()
     with open_clip(source, size=size, keep_going=keep_going) as reader:  # an unreadable video shows before loading
         tokenizer = model.load()
-        again = None if piped else reopener(source, size=size, keep_going=keep_going)
-        job = Job(target=target, tokenizer=tokenizer, settings=settings, screen=screen, budget=budget, config=config,
-                  again=again, piped=piped, force=force, resume=resume, curve=trace)  # fmt: skip
-        outcome = job.run(reader)
+        job = EncodeJob(target=target, tokenizer=tokenizer, screen=screen, config=config, budget=budget,
+                        source=None if piped else source, size=size, keep_going=keep_going, piped=piped, force=force,
+                        resume=resume)  # fmt: skip
+        with tokenizer.watched_by(trace):
+            outcome = budget_record(job.run(reader))
         if reader.damage:
             screen.note(reader.damage)
-    if curve is not None and trace is not None:
+    if curve is not None:
         _draw(curve, trace, Path(source).name)
     elapsed = time.perf_counter() - start
     record = file_record(target) | {"input": source, "device": str(tokenizer.device), "elapsed_seconds": elapsed}

@@ -135,19 +135,13 @@ def _lits(given: list[str]) -> dict[str, Path]:
 
 
 def _tokenizer(model: Any, lits: dict[str, Path], fill: str | None) -> Any:
-    from inlay.fill import load_lit
+    from inlay.fill import Filler, load_lit
     from inlay.tokenizer import Tokenizer
 
     one = model.load()
     more = {name: load_lit(path).to(device=one.device, dtype=one.dtype) for name, path in lits.items()}
-    return Tokenizer(
-        one.backbone,
-        profile=one.profile,
-        lits={**one.lits, **more},
-        fill=fill or one.default_fill,
-        device=one.device,
-        dtype=one.dtype,
-    )
+    filler = Filler({**one.filler.lits, **more}, default=fill or one.filler.default, device=one.device, dtype=one.dtype)
+    return Tokenizer(one.backbone, profile=one.profile, filler=filler, device=one.device, dtype=one.dtype)
 
 
 def _public(words: list[str]) -> list[str]:

@@ -83,7 +83,7 @@ def tokenize(
     reference: options.Reference = "last-kept",
     precision: options.Precision = "q8",
     fill: options.Fill = None,
-    streaming: options.Streaming = "auto",
+    mode: options.Mode = "auto",
     chunk: options.Chunk = 33,
     key_every: options.KeyEvery = 10.0,
     cuts: options.Cuts = True,
@@ -112,7 +112,7 @@ def tokenize(
         backbone=backbone, weights=weights, trust=trust, fill=fill, device=device, dtype=dtype,
         tau=tau, keep=keep, tokens=tokens, bits=bits, exact=exact, bucket_seconds=bucket,
         criterion=criterion, reference=reference, precision=precision,
-        streaming=streaming, chunk_frames=chunk, key_seconds=key_every, cuts=cuts, noise=noise,
+        mode=mode, chunk_frames=chunk, key_seconds=key_every, cuts=cuts, noise=noise,
         size=size, keep_going=keep_going, format=format, shard_videos=shard_videos, batch=batch,
     )  # fmt: skip
     with bar(screen) as watch:

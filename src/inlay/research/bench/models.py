@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from inlay.errors import pick
-from inlay.fill import Lit, plus
+from inlay.fill import Filler, Lit, plus
 from inlay.research.bench.config import BenchConfig
 from inlay.tokenizer import Tokenizer, pick_device
 
@@ -38,9 +38,10 @@ def random_network(name: str) -> Any:
 
 def with_lit(tokenizer: Tokenizer) -> Tokenizer:
     """With a LIT, an untrained one where none is at hand."""
-    if "lit" in tokenizer.lits:
+    if "lit" in tokenizer.filler.lits:
         return tokenizer
     torch.manual_seed(0)
     lit = Lit.build(replace(plus(), channels=tokenizer.spec.channels)).eval().requires_grad_(False)
-    lits = {"lit": lit.to(device=tokenizer.device, dtype=tokenizer.dtype)}
-    return Tokenizer(tokenizer.backbone, lits=lits, device=tokenizer.device, dtype=tokenizer.dtype)
+    device, dtype = tokenizer.device, tokenizer.dtype
+    filler = Filler({"lit": lit.to(device=device, dtype=dtype)}, device=device, dtype=dtype)
+    return Tokenizer(tokenizer.backbone, filler=filler, device=device, dtype=dtype)

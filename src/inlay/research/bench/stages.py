@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inlay.codec import encode_clip, gather, paper_clips
 from inlay.container.tokens import Tokens
 from inlay.errors import InlayError
 from inlay.masking import MaskConfig, keep_mask, keep_rate_of, nearest_tau
 from inlay.research.bench.work import flops, tensor_bytes, weight_bytes
 from inlay.tokenizer import Tokenizer
-from inlay.types import Span, VideoInfo
 from inlay.video.frames import Video
 from inlay.video.synthetic import demo_clip
 
@@ -46,7 +46,7 @@ class Case:
         self.folder = folder  # for the file that the first stage reads
         self.clip: Video = demo_clip(frames=frames, height=size[0], width=size[1])
         self.x_BCTHW = tokenizer.pixels([self.clip] * batch)
-        self.z_BCTHW = tokenizer.latents(self.x_BCTHW)
+        self.z_BCTHW = tokenizer.encode_pixels(self.x_BCTHW)
         self.config = MaskConfig(tau=tau_for(self.z_BCTHW, keep))
         self.keep_BTHW = keep_mask(self.z_BCTHW, self.config)
         self.sparse_BCTHW = self.z_BCTHW * self.keep_BTHW[:, None]
@@ -56,7 +56,7 @@ class Case:
 
     def _encode(self) -> Stage:
         moved = tensor_bytes(self.x_BCTHW, self.z_BCTHW) + weight_bytes(getattr(self.network, "encoder", self.network))
-        return Stage(call=lambda: self.tokenizer.latents(self.x_BCTHW), flops=self.work["encode"], moved=moved)
+        return Stage(call=lambda: self.tokenizer.encode_pixels(self.x_BCTHW), flops=self.work["encode"], moved=moved)
 
     def _mask(self) -> Stage:
         moved = tensor_bytes(self.z_BCTHW, self.keep_BTHW)
@@ -68,7 +68,9 @@ class Case:
         return Stage(call=lambda: self.z_BCTHW.permute(0, 2, 3, 4, 1)[self.keep_BTHW], moved=moved)
 
     def _lit(self) -> Stage:
-        moved = tensor_bytes(self.z_BCTHW, self.keep_BTHW, self.z_BCTHW) + weight_bytes(self.tokenizer.lits["lit"])
+        moved = tensor_bytes(self.z_BCTHW, self.keep_BTHW, self.z_BCTHW) + weight_bytes(
+            self.tokenizer.filler.lits["lit"]
+        )
         tau = self.config.tau
         return Stage(
             call=lambda: self.tokenizer.fill_cells(self.sparse_BCTHW, self.keep_BTHW, tau, "lit"),
@@ -78,11 +80,7 @@ class Case:
     def _decode(self) -> Stage:
         moved = tensor_bytes(self.x_BCTHW, self.z_BCTHW) + weight_bytes(getattr(self.network, "decoder", self.network))
 
-        def call() -> Tensor:
-            with torch.inference_mode():
-                return self.tokenizer.run_decode(self.z_BCTHW)
-
-        return Stage(call=call, flops=self.work["decode"], moved=moved)
+        return Stage(call=lambda: self.tokenizer.decode_latents(self.z_BCTHW), flops=self.work["decode"], moved=moved)
 
     def _entropy(self) -> Stage:
         try:
@@ -106,15 +104,8 @@ class Case:
 
     def tokens(self) -> Tokens:
         """Those of the first clip."""
-        keep_THW = self.keep_BTHW[0].cpu()
-        clip = self.clip
-        return Tokens(
-            values=self.z_BCTHW[0].float().cpu().permute(1, 2, 3, 0)[keep_THW],
-            mask=keep_THW,
-            info=VideoInfo(width=clip.width, height=clip.height, fps=clip.fps, frames=len(clip)),
-            recipe=self.tokenizer.recipe(tau=self.config.tau),
-            spans=(Span(slots=len(keep_THW), frames=len(clip)),),
-        )
+        recipe = paper_clips().recipe(self.tokenizer.spec, tau=self.config.tau, fill="lit")
+        return gather([encode_clip(self.tokenizer, self.clip)], self.keep_BTHW[:1], recipe)[0]
 
     @property
     def network(self) -> Any:
@@ -128,7 +119,7 @@ class Case:
         return {
             "encode": flops(self.network, lambda net: net.encode(x)),
             "decode": flops(self.network, lambda net: net.decode(z)),
-            "lit": flops(self.tokenizer.lits["lit"], lambda lit: lit(z, keep, tau)),
+            "lit": flops(self.tokenizer.filler.lits["lit"], lambda lit: lit(z, keep, tau)),
         }
 
 

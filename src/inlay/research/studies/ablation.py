@@ -30,7 +30,7 @@ def masked(
 ) -> Setting:  # fmt: skip
     """The one setting that says this, so that studies find one another's records."""
     own = tau == work.bench.tau and (criterion, reference) == ("latent-l1", "last-kept")
-    named = None if fill in (None, *PLAIN, work.bench.tokenizer.default_fill) else fill
+    named = None if fill in (None, *PLAIN, work.bench.tokenizer.filler.default) else fill
     rule = fill if fill in PLAIN else "ours"
     assert rule is not None
     return Setting(rule=rule, tau=None if own else tau, fill=named, criterion=criterion, reference=reference)
@@ -53,7 +53,7 @@ def measure_ablation(work: Workspace, data: DataSet) -> dict[Setting, list[Recor
 def ablation(work: Workspace) -> Section:
     """Table 3: one choice varied at a time, all at the paper's keep rate."""
     data = work.davis_val()
-    default = work.bench.tokenizer.default_fill
+    default = work.bench.tokenizer.filler.default
     criteria, references, fills = ablation_settings(work)
     found = measure_ablation(work, data)
     blocks = (
@@ -99,7 +99,7 @@ def _findings(work: Workspace, found: dict[str, list[Record]]) -> list[Finding]:
         compare("last-kept is above the previous slot as reference", found["last-kept"], found["previous"]),
         compare("hold is above linear interpolation", found["hold"], found["linear"]),
     ]
-    for lit in work.bench.tokenizer.lits:
+    for lit in work.bench.tokenizer.filler.lits:
         rows.append(compare(f"{lit} is above hold", found[lit], found["hold"], why=ONE_TAU))
         rows += perceptual(lit, found[lit], found["hold"])
     a, b = mean_of(found["latent-l1"], "psnr"), mean_of(found["latent-l2"], "psnr")
@@ -128,7 +128,7 @@ def sweep(work: Workspace) -> Section:
             title=heading(metric),
             x_label="keep rate, %",
             y_label=metric,
-            series=(curve(work, work.bench.tokenizer.default_fill, ordered, metric, [f"τ={t:.2g}" for t in taus]),),
+            series=(curve(work, work.bench.tokenizer.filler.default, ordered, metric, [f"τ={t:.2g}" for t in taus]),),
         )
         for metric in work.metrics
         if metric not in ("psnr-video", "error-level")
@@ -226,7 +226,7 @@ def fill_sweep(work: Workspace) -> Section:
 def _fill_findings(work: Workspace, data: DataSet, found: dict[tuple[str, float], list[Record]]) -> list[Finding]:
     rates = paper.FILL_SWEEP_RATES
     rows = []
-    for lit in work.bench.tokenizer.lits:
+    for lit in work.bench.tokenizer.filler.lits:
         gains = [(mean_of(found[lit, r], "psnr") or 0.0) - (mean_of(found["hold", r], "psnr") or 0.0) for r in rates]
         shown = ", ".join(f"{g:+.2f} dB at {100 * r:.0f} %" for g, r in zip(gains, rates, strict=True))
         always = f"{lit} is above hold at every keep rate"

@@ -13,20 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inlay.codec import encode_clip, gather, paper_clips
+from inlay.codec.decoder import cropped
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
-from inlay.fill import Lit
 from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
 from inlay.measure.base import short_products
 from inlay.measure.recall import remember
-from inlay.research.studies.counting import CountingBackbone, Tally, count_lits
+from inlay.research.studies.counting import Tally
 from inlay.research.studies.datasets import Clip, DataSet
 from inlay.research.studies.readings import Reading, read_pair, why_unavailable
 from inlay.research.studies.records import Record, Store, make_key
 from inlay.research.studies.rules import FILL_OF, RULES, Setting
 from inlay.tokenizer import Tokenizer
-from inlay.types import Recipe, VideoInfo
+from inlay.types import Recipe
 from inlay.video.frames import Video
 
 Tell = Callable[[str], None]
@@ -41,27 +42,21 @@ class Scene:
         self.tau = bench.tau
         self.x_BCTHW = bench.tokenizer.pixels([video])
         with bench.timed("encode") as took, bench.tally.during("encode"):
-            self.z_BCTHW = bench.tokenizer.latents(self.x_BCTHW)
+            self.chunk = encode_clip(bench.tokenizer, video)
+        self.z_BCTHW = self.chunk.z_BCTHW
         self.encode_seconds = took["encode"]
 
     @torch.inference_mode()
     def rebuild(self, keep_BTHW: Tensor, setting: Setting) -> Tensor:
         z_BCTHW = self.bench.filled(self.z_BCTHW[:, :, : keep_BTHW.shape[1]], keep_BTHW, setting)
-        return self.bench.tokenizer.backbone.decode(z_BCTHW).float().clamp(-1, 1)
+        return self.bench.tokenizer.decode_latents(z_BCTHW).float().clamp(-1, 1)
 
     @torch.inference_mode()
     def decode_full(self) -> Tensor:
-        return self.bench.tokenizer.backbone.decode(self.z_BCTHW).float().clamp(-1, 1)
+        return self.bench.tokenizer.decode_latents(self.z_BCTHW.to(self.bench.tokenizer.dtype)).float().clamp(-1, 1)
 
     def tokens(self, keep_BTHW: Tensor, setting: Setting) -> Tokens:
-        keep_THW = keep_BTHW[0].cpu()
-        video = self.video
-        return Tokens(
-            values=self.z_BCTHW[0].float().cpu().permute(1, 2, 3, 0)[keep_THW],
-            mask=keep_THW,
-            info=VideoInfo(width=video.width, height=video.height, fps=video.fps, frames=len(video)),
-            recipe=self.bench.recipe(setting),
-        )
+        return gather([self.chunk], keep_BTHW, self.bench.recipe(setting))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,21 +76,12 @@ class Outcome:
 
 
 class Bench:
-    """A tokenizer whose networks are counted, the threshold of ours, and the metrics' settings."""
+    """A tokenizer, the count of its networks' evaluations, the threshold of ours, and the metrics' settings."""
 
     def __init__(self, tokenizer: Tokenizer, *, tau: float | None = None, measure: MeasureConfig | None = None) -> None:
         self.tally = Tally()
         self.warm = False  # whether a clip has gone through it, for those who time
-        backbone = CountingBackbone(tokenizer.backbone, self.tally)
-        count_lits(tokenizer.lits, self.tally)
-        self.tokenizer = Tokenizer(
-            backbone,
-            profile=tokenizer.profile,
-            lits=tokenizer.lits,
-            fill=tokenizer.default_fill,
-            device=tokenizer.device,
-            dtype=tokenizer.dtype,
-        )
+        self.tokenizer = tokenizer
         self.measure = measure or MeasureConfig(device=str(tokenizer.device))
         profile = tokenizer.profile
         if tau is None and profile is None:
@@ -114,7 +100,7 @@ class Bench:
         return f"{device.type} ({platform.machine()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
 
     def fill_of(self, setting: Setting) -> str:
-        return setting.fill or FILL_OF.get(setting.rule) or self.tokenizer.default_fill
+        return setting.fill or FILL_OF.get(setting.rule) or self.tokenizer.filler.default
 
     def tau_of(self, setting: Setting) -> float:
         """The threshold a fill is told: that of the mask, or for rules without one, that of ours."""
@@ -123,12 +109,13 @@ class Bench:
 
     def recipe(self, setting: Setting) -> Recipe:
         precision = "fp32" if setting.precision == "none" else setting.precision
-        return self.tokenizer.recipe(tau=self.tau_of(setting), precision=precision, fill=self.fill_of(setting))
+        config = replace(paper_clips(), precision=precision)
+        return config.recipe(self.tokenizer.spec, tau=self.tau_of(setting), fill=self.fill_of(setting))
 
     def model(self, setting: Setting) -> dict[str, Any]:
         """What a result depends on besides clip and setting."""
         name = self.fill_of(setting)
-        lit = self.tokenizer.lits.get(name)
+        lit = self.tokenizer.filler.lits.get(name)
         spec = self.tokenizer.spec
         return {
             "backbone": spec.name,
@@ -140,10 +127,8 @@ class Bench:
         }
 
     def filled(self, z_BCTHW: Tensor, keep_BTHW: Tensor, setting: Setting) -> Tensor:
-        run = self.tokenizer.find_fill(self.fill_of(setting))
-        if isinstance(run, Lit):
-            return run(z_BCTHW, keep_BTHW, self.tau_of(setting))
-        return run(z_BCTHW, keep_BTHW)
+        z_BCTHW = z_BCTHW.to(self.tokenizer.dtype)
+        return self.tokenizer.fill_cells(z_BCTHW, keep_BTHW, self.tau_of(setting), self.fill_of(setting))
 
     @contextmanager
     def timed(self, name: str) -> Iterator[dict[str, float]]:
@@ -151,7 +136,8 @@ class Bench:
         took: dict[str, float] = {}
         self._wait()
         start = time.perf_counter()
-        yield took
+        with self.tokenizer.watched_by(self.tally):
+            yield took
         self._wait()
         took[name] = time.perf_counter() - start
 
@@ -170,9 +156,10 @@ class Bench:
         tokens = scene.tokens(keep_BTHW, setting)
         tokens, bits = _stored(tokens, setting)
         with self.timed("fill") as second, self.tally.during("rebuild"):
-            z_BCTHW = self.tokenizer.fill_chunk(tokens, self.fill_of(setting))
+            device = self.tokenizer.device
+            z_BCTHW = self.filled(tokens.dense().to(device), tokens.mask[None].to(device), setting)
         with self.timed("decode") as third, self.tally.during("rebuild"):
-            video = self.tokenizer.render(z_BCTHW, tokens.info, scene.video.seconds)
+            video = cropped(self.tokenizer.decode_latents(z_BCTHW)[0], tokens.info, scene.video.seconds)
         return Outcome(
             video=video,
             tokens=tokens,

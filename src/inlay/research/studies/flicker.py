@@ -23,7 +23,7 @@ from inlay.research.studies.sections import (
     word,
 )
 from inlay.research.studies.workspace import Workspace
-from inlay.tokenizer import LITS
+from inlay.fill import LIT_FILES
 
 METRICS = ("flicker", "flicker-static", "flicker-moving", "error-level", "psnr")
 REGIONS = {"static": "flicker-static", "moving": "flicker-moving", "all": "flicker"}
@@ -36,7 +36,7 @@ def flicker_arms(work: Workspace) -> dict[str, Setting]:
     tau = match.tau(paper.DAVIS_RATE)
     previous = masked(work, tau=match.tau(paper.DAVIS_RATE, reference="previous"), reference="previous")
     arms = {"backbone": Setting(rule="full"), "ours": masked(work, tau=tau), "ours, previous reference": previous}
-    others = [f for f in work.fills() if f != work.bench.tokenizer.default_fill]
+    others = [f for f in work.fills() if f != work.bench.tokenizer.filler.default]
     return arms | {NAMES.get(f, f): masked(work, fill=f, tau=tau) for f in others}
 
 
@@ -49,7 +49,7 @@ def flicker(work: Workspace) -> Section:
     data = work.davis_val()
     found = measure_flicker(work, data)
     by_arm = {name: found[s] for name, s in flicker_arms(work).items()}
-    given = [name for name in work.bench.tokenizer.lits if name not in LITS]
+    given = [name for name in work.bench.tokenizer.filler.lits if name not in LIT_FILES]
     tables = (_regions(by_arm, len(data)), _arms(by_arm), _paired(work, by_arm, given))
     rate = sum(r.keep_rate for r in by_arm["ours"]) / len(data)
     return Section(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from inlay.codec import EncodeConfig, Encoder
 from inlay.container.tokens import Tokens
 from inlay.errors import VideoError
 from inlay.measure import count_tokens
@@ -119,15 +120,10 @@ def _start(work: Workspace, data: DataSet, clip: Clip, mode: str) -> Record:
 
 
 def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
-    from inlay.codec import StreamConfig, StreamDecoder, StreamEncoder
-
     tokenizer = work.bench.tokenizer
-    config = StreamConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=len(video) // CHUNKS)
-    encoder = StreamEncoder(tokenizer, config, tau=work.bench.tau, precision="fp32")
-    tokens = Tokens.join(list(encoder.encode([video])))
-    decoder = StreamDecoder(tokenizer, fill=tokenizer.default_fill)
-    frames = torch.cat([decoder.push(part).frames for part in tokens.chunks()])
-    return tokens, Video(frames=frames, fps=video.fps)
+    config = EncodeConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=len(video) // CHUNKS, precision="fp32")
+    tokens = Tokens.join(list(Encoder(tokenizer, config, tau=work.bench.tau).encode([video])))
+    return tokens, tokenizer.decode(tokens)
 
 
 def _counted(work: Workspace, tokens: Tokens, base: Record) -> Record:

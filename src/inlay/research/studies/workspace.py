@@ -84,7 +84,7 @@ class Workspace:
 
     def fills(self) -> list[str]:
         """hold, linear, and the networks that are at hand."""
-        return ["hold", "linear", *self.bench.tokenizer.lits]
+        return ["hold", "linear", *self.bench.tokenizer.filler.lits]
 
     def figure(self, file: str, caption: str, draw: Callable[[], bytes], panels: Sequence[Panel] = ()) -> list[Figure]:
         """The figure as a list of one; where the drawing package is absent, with its numbers alone, or none at all.
@@ -127,7 +127,7 @@ class Workspace:
             "commit": commit(),
             "backbone": f"{spec.name}, weights {spec.weight_hash}",
             "tau": self.bench.tau,
-            "fill": self.bench.tokenizer.default_fill,
+            "fill": self.bench.tokenizer.filler.default,
             "device": "; ".join(sorted(self.machines)) or self.bench.machine,
             "data": [d.record() for d in sets],
             "conventions": conventions(self.metrics if metrics is None else metrics, self.config),

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from inlay.backbones import WEIGHTS
-from inlay.codec import StreamDecoder
+from inlay.codec import LatentDecoder
 from inlay.container.tokens import Tokens
 from inlay.errors import MissingError, pick
-from inlay.fill import FILLS, Fill, Lit, load_lit
+from inlay.fill import FILLS, LIT_FILES, Filler, load_lit
 from inlay.scale.layout import VideoRecord
-from inlay.tokenizer import LITS, Tokenizer
 
 MAKERS_CHOICE = "auto"
 
@@ -40,7 +39,7 @@ class DenseConfig:
     std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        pick("fill", self.fill, {MAKERS_CHOICE: None, **FILLS, **LITS})
+        pick("fill", self.fill, {MAKERS_CHOICE: None, **FILLS, **LIT_FILES})
         pick("layout", self.layout, LAYOUTS)
 
 
@@ -59,52 +58,25 @@ class Densifier:
     def latents(self, tokens: Tokens) -> Tensor:
         """[C, T, h, w] float32 of a whole video."""
         name = tokens.recipe.fill if self.config.fill == MAKERS_CHOICE else self.config.fill
-        bench = _bench(name, tokens.recipe.backbone, self.config.weights, self.config.device)
-        decoder = StreamDecoder(cast(Tokenizer, bench))
-        z_CThw = torch.cat([decoder.fill(chunk) for chunk in tokens.chunks()], dim=2)[0].float().cpu()
+        filler = _filler(name, tokens.recipe.backbone, self.config.weights, self.config.device)
+        decoder = LatentDecoder(filler)
+        z_CThw = torch.cat([decoder.push(chunk) for chunk in tokens.chunks()], dim=2)[0].float().cpu()
         if self.config.mean is not None and self.config.std is not None:
             mean, std = (torch.tensor(x).view(-1, 1, 1, 1) for x in (self.config.mean, self.config.std))
             z_CThw = (z_CThw - mean) / std.clamp(min=1e-6)
         return z_CThw.clone() if z_CThw.is_inference() else z_CThw  # a trainer wants an ordinary tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class FillBench:
-    """The part of a tokenizer that filling needs."""
-
-    fill: Fill | Lit
-    default_fill: str
-    device: torch.device
-    dtype: torch.dtype = torch.float32
-
-    def find_fill(self, name: str) -> Fill | Lit:
-        return self.fill
-
-    def fill_cells(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float, fill: str | None = None) -> Tensor:
-        if isinstance(self.fill, Lit):
-            return self.fill(z_BCTHW, keep_BTHW, tau)
-        return self.fill(z_BCTHW, keep_BTHW)
-
-    def check(self, tokens: Tokens) -> None:
-        made_for = getattr(self.fill, "backbone_hash", "")
-        if made_for not in ("", tokens.recipe.weight_hash):
-            raise MissingError(
-                f"the weights of {self.default_fill!r} were trained for a backbone with weights {made_for}, the tokens "
-                f"were made with {tokens.recipe.backbone} {tokens.recipe.weight_hash}; give others, or fill='hold'"
-            )
-
-
 @lru_cache(maxsize=8)
-def _bench(name: str, backbone: str, weights: str | None, device: str) -> FillBench:
+def _filler(name: str, backbone: str, weights: str | None, device: str) -> Filler:
     if name in FILLS:
-        return FillBench(fill=FILLS[name], default_fill=name, device=torch.device(device))
+        return Filler(default=name, device=device)
     path = Path(weights) if weights else WEIGHTS
     if not path.is_file():
-        path = path / f"{backbone}.{pick('fill', name, LITS)}.safetensors"
+        path = path / f"{backbone}.{pick('fill', name, LIT_FILES)}.safetensors"
     if not path.is_file():
         raise MissingError(f"there are no weights for the fill {name!r} at {path}; choose fill='hold', or name them")
-    lit = load_lit(path).to(device=torch.device(device))
-    return FillBench(fill=lit, default_fill=name, device=torch.device(device))
+    return Filler({name: load_lit(path).to(device=torch.device(device))}, default=name, device=device)
 
 
 # --- layouts --------------------------------------------------------------------------------------------------------
