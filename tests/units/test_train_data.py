@@ -27,8 +27,8 @@ from inlay.train import (
     i420_to_rgb,
     remux_to_ivf,
 )
-from inlay.train.index import find_videos, guess_layout
 from inlay.train.ivf import parse_y4m
+from inlay.video.listing import TRAINING, find_videos, guess_layout
 from tests.conftest import moving_square
 
 
@@ -39,7 +39,7 @@ def touch(*paths: Path) -> None:
 
 
 def names(place: Path, **options: str) -> list[str]:
-    return [p.name for p in find_videos(place, **options).paths]
+    return [p.name for p in find_videos(place, purpose=TRAINING, **options).paths]
 
 
 def test_any_folder_is_searched_to_its_depths(tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ def test_any_folder_is_searched_to_its_depths(tmp_path: Path) -> None:
 def test_a_list_names_its_videos(tmp_path: Path) -> None:
     touch(tmp_path / "v" / "a.mp4")
     (tmp_path / "some.txt").write_text("# mine\nv/a.mp4\n\nv/gone.mp4  # lost\n")
-    found = find_videos(tmp_path / "some.txt")
-    assert ([p.name for p in found.paths], found.absent) == (["a.mp4"], 1)
+    found = find_videos(tmp_path / "some.txt", purpose=TRAINING)
+    assert ([p.name for p in found.paths], found.absent) == (["a.mp4"], ("v/gone.mp4",))
 
 
 def test_ucf101_is_divided_by_its_lists(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_ucf101_is_divided_by_its_lists(tmp_path: Path) -> None:
     lists.mkdir()
     (lists / "trainlist01.txt").write_text("Bowling/v_Bowling_g08_c01.avi 1\n")
     (lists / "testlist01.txt").write_text("Bowling/v_Bowling_g01_c01.avi\n")
-    assert guess_layout(tmp_path) == "ucf101"
+    assert guess_layout(tmp_path, TRAINING) == "ucf101"
     assert names(tmp_path) == ["v_Bowling_g08_c01.avi"]
     assert names(tmp_path, split="val") == ["v_Bowling_g01_c01.avi"]
 
@@ -72,22 +72,22 @@ def test_kinetics400_by_folder_and_by_table(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(
         "label,youtube_id,time_start,time_end,split\nabseiling,abc,1,11,train\nabseiling,gone,5,15,train\n"
     )
-    found = find_videos(tmp_path)
-    assert ([p.name for p in found.paths], found.absent) == (["abc_000001_000011.mp4"], 1)
+    found = find_videos(tmp_path, purpose=TRAINING)
+    assert ([p.name for p in found.paths], found.absent) == (["abc_000001_000011.mp4"], ("gone",))
 
 
 def test_no_videos_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(VideoError, match=r"no videos.*looked for \.mp4"):
-        find_videos(tmp_path)
+        find_videos(tmp_path, purpose=TRAINING)
     with pytest.raises(UsageError, match="no such folder"):
-        find_videos(tmp_path / "nowhere")
+        find_videos(tmp_path / "nowhere", purpose=TRAINING)
     with pytest.raises(UsageError, match="needs a file"):
-        find_videos(tmp_path, layout="list")
+        find_videos(tmp_path, layout="list", purpose=TRAINING)
     with pytest.raises(UsageError, match="unknown layout"):
-        find_videos(tmp_path, layout="coco")
+        find_videos(tmp_path, layout="coco", purpose=TRAINING)
     (tmp_path / "clip.bin").write_bytes(b"\xff\xd8 no text")
     with pytest.raises(UsageError, match=r"clip\.bin: not a list of videos"):
-        find_videos(tmp_path / "clip.bin")
+        find_videos(tmp_path / "clip.bin", purpose=TRAINING)
     touch(tmp_path / "broken.mp4")
     with pytest.raises(VideoError, match=r"none of 1 videos can be read.*broken\.mp4"):
         FileClips.find(tmp_path)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 _DOORS = {  # public name -> the module that holds it; opened on first use
     "STUDIES": "inlay.research.studies.catalogue",
     "RULES": "inlay.research.studies.rules",
-    "LAYOUTS": "inlay.research.studies.layouts",
     "Bench": "inlay.research.studies.evaluate",
     "ClipSpec": "inlay.research.studies.datasets",
     "DataSet": "inlay.research.studies.datasets",
@@ -22,7 +21,6 @@ _DOORS = {  # public name -> the module that holds it; opened on first use
 }
 
 __all__ = [
-    "LAYOUTS",
     "RULES",
     "STUDIES",
     "Bench",
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from inlay.research.studies.catalogue import STUDIES, run_study
     from inlay.research.studies.datasets import ClipSpec, DataSet, open_data
     from inlay.research.studies.evaluate import Bench, collect
-    from inlay.research.studies.layouts import LAYOUTS
     from inlay.research.studies.records import Record, Store
     from inlay.research.studies.rules import RULES, Setting
     from inlay.research.studies.workspace import Workspace
