@@ -22,7 +22,7 @@ from mini import load_clips
 
 from inlay.backbones import Mini, MiniConfig
 from inlay.train.loop import fit
-from inlay.train.presets import mini as preset
+from inlay.train.presets import mini_training as preset
 from inlay.train.sampler import Sampler
 from inlay.train.tasks import BackboneTask
 

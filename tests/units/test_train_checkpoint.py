@@ -27,7 +27,7 @@ from inlay.train.checkpoint import (
     write_atomic,
 )
 from inlay.train.png import png_bytes
-from inlay.train.rundir import Plan, RunDir
+from inlay.train.rundir import RunDir, RunIdentity
 
 
 def checkpoint(step: int, size: int = 10) -> Checkpoint:
@@ -126,9 +126,9 @@ def test_a_png_is_well_formed() -> None:
 DATA: dict[str, Any] = {"train": [{"name": "a.mp4", "frames": 9}], "validate": []}
 
 
-def plan(**changes: Any) -> Plan:
+def plan(**changes: Any) -> RunIdentity:
     networks = {"lit": {"width": 8, "window": (4, 4)}, "from": []}
-    return replace(Plan(kind="lit", config=TrainConfig(), data=DATA, networks=networks), **changes)
+    return replace(RunIdentity(kind="lit", config=TrainConfig(), data=DATA, networks=networks), **changes)
 
 
 def test_a_folder_holds_one_run(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def _kinetics_stem(row: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class DataLayout:
     """How the videos of a data set lie on a disk."""
 
     find: Callable[[Path, str, Purpose], Listing]
@@ -211,13 +211,13 @@ class Layout:
     places: tuple[str, ...] = ("a folder",)  # what it can be given as
 
 
-LAYOUTS: dict[str, Layout] = {
-    "folder": Layout(find=list_folder, split="all"),
-    "list": Layout(find=list_file, split="all", places=("a file",)),
-    "davis": Layout(find=list_davis, split="all"),
-    "tokenbench": Layout(find=list_tokenbench, split="all", places=("a file", "a folder")),
-    "ucf101": Layout(find=list_ucf101, split="test"),
-    "kinetics400": Layout(find=list_kinetics400, split="val"),
+LAYOUTS: dict[str, DataLayout] = {
+    "folder": DataLayout(find=list_folder, split="all"),
+    "list": DataLayout(find=list_file, split="all", places=("a file",)),
+    "davis": DataLayout(find=list_davis, split="all"),
+    "tokenbench": DataLayout(find=list_tokenbench, split="all", places=("a file", "a folder")),
+    "ucf101": DataLayout(find=list_ucf101, split="test"),
+    "kinetics400": DataLayout(find=list_kinetics400, split="val"),
 }
 
 

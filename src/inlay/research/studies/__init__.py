@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-_DOORS = {  # public name -> the module that holds it; opened on first use
+_LAZY = {  # public name -> its module, imported on first use
     "STUDIES": "inlay.research.studies.catalogue",
     "RULES": "inlay.research.studies.rules",
     "Bench": "inlay.research.studies.evaluate",
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _DOORS:
+    if name not in _LAZY:
         raise AttributeError(f"module 'inlay.research.studies' has no attribute {name!r}")
-    return getattr(import_module(_DOORS[name]), name)
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -65,7 +65,7 @@ class Scene:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RuleResult:
     """What a rule made of a clip, before it is measured."""
 
     video: Video
@@ -162,7 +162,7 @@ class Bench:
     def scene(self, clip: Clip) -> Scene:
         return Scene(self, clip.name, clip.load())
 
-    def run(self, scene: Scene, setting: Setting) -> Outcome:
+    def run(self, scene: Scene, setting: Setting) -> RuleResult:
         """Allocate, store, fill, decode."""
         self.tally.reset()
         with self.timed("allocate") as first, self.tally.during("allocate"), torch.inference_mode():
@@ -173,7 +173,7 @@ class Bench:
             z_BCTHW = self.tokenizer.fill_chunk(tokens, self.fill_of(setting))
         with self.timed("decode") as third, self.tally.during("rebuild"):
             video = self.tokenizer.render(z_BCTHW, tokens.info, scene.video.seconds)
-        return Outcome(
+        return RuleResult(
             video=video,
             tokens=tokens,
             bits_per_pixel=bits,
