@@ -21,7 +21,7 @@ LAYERS: list[dict[str, set[str]]] = [
     {"codec": set()},
     {"pack": {"container"}, "video": set(), "backbones": set(), "masking": set(), "fill": set(), "container": set()},
     {"kernels": set()},
-    {"weightfile": {"errors"}, "types": {"errors"}, "origin": set(), "errors": set()},
+    {"weightfile": {"errors", "files"}, "types": {"errors"}, "origin": set(), "files": set(), "errors": set()},
 ]
 
 

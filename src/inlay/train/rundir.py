@@ -20,8 +20,9 @@ from torch import Tensor
 
 from inlay import __version__
 from inlay.errors import UsageError
+from inlay.files import PART, write_atomic
 from inlay.origin import commit
-from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint, write_atomic
+from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint
 from inlay.train.config import TrainConfig, changed_fields, from_json, to_json
 from inlay.train.png import png_bytes
 from inlay.train.sampler import ClipEntry
@@ -67,8 +68,8 @@ class RunDir:
             record = {**settings, **circumstances()}
             with explained(f"the run's folder {self.path}"):
                 self.path.mkdir(parents=True, exist_ok=True)
-                write_atomic(self.path / "data.json", json.dumps(identity.data, indent=1).encode())
-                write_atomic(self.path / "config.json", json.dumps(record, indent=1).encode())
+                write_atomic(self.path / "data.json", json.dumps(identity.data, indent=1).encode(), durable=True)
+                write_atomic(self.path / "config.json", json.dumps(record, indent=1).encode(), durable=True)
 
     def _check_same(self, identity: RunIdentity) -> None:
         record = self._read("config.json")
@@ -111,13 +112,13 @@ class RunDir:
         if not self.writes:
             return
         with explained("the run's folder"):
-            for part in self.path.rglob("*.part"):
+            for part in self.path.rglob(f"*{PART}"):
                 part.unlink(missing_ok=True)
         log = self.path / "log.jsonl"
         if log.is_file():
             kept = [line for line in log.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
             with explained("the log"):
-                write_atomic(log, "".join(line + "\n" for line in kept).encode())
+                write_atomic(log, "".join(line + "\n" for line in kept).encode(), durable=True)
 
     def add_problem(self, line: str) -> None:
         """Put a video that turned out to be unreadable into data.json, once."""
@@ -127,7 +128,7 @@ class RunDir:
         if line not in data["problems"]:
             data["problems"].append(line)
             with explained("data.json"):
-                write_atomic(self.path / "data.json", json.dumps(data, indent=1).encode())
+                write_atomic(self.path / "data.json", json.dumps(data, indent=1).encode(), durable=True)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line, and the same numbers to TensorBoard where it is open."""
@@ -146,7 +147,7 @@ class RunDir:
         folder = self.path / "pictures"
         with explained("a validation picture"):
             folder.mkdir(exist_ok=True)
-            write_atomic(folder / f"step-{step:08d}.png", png_bytes(image_HWC))
+            write_atomic(folder / f"step-{step:08d}.png", png_bytes(image_HWC), durable=True)
         if self._events is not None:
             self._events.add_image("validate", image_HWC, step, dataformats="HWC")
 
