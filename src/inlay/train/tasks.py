@@ -208,7 +208,7 @@ class BackboneTask:
 def masks(
     z_BCTHW: Tensor, tau_B: Tensor, *, criterion: str, reference: str, pixels_BCTHW: Tensor | None = None
 ) -> Tensor:
-    """[B, T, H, W] bool: the step of inlay.masking, with a threshold for each clip."""
+    """[B, T, H, W] bool: the masking room's own step, with a threshold for each clip."""
     step = pick("reference", reference, REFERENCES)
     distance = pick("criterion", criterion, CRITERIA)
     if criterion == "pixel-l1":
