@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inlay.files import write_atomic
 from inlay.fill import Lit, LitConfig, hold, paper, plus
 from inlay.kernels import Replay
 from inlay.kernels.switch import at_level
@@ -69,9 +70,7 @@ class Notes(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
-        beside = self.file.with_suffix(".new")
-        beside.write_text(json.dumps(self))
-        beside.replace(self.file)
+        write_atomic(self.file, json.dumps(self).encode())
 
     def attempt(self, key: str, call: Callable[[], dict[str, Any]]) -> None:
         """The answer, or the error as one: a failing measurement must not lose the others."""

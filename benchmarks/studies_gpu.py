@@ -35,11 +35,11 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
 from inlay.errors import InlayError
+from inlay.research.recipe.ivf import PlanarVideo, decode_ivf, i420_to_rgb, remux_to_ivf
 from inlay.research.studies.catalogue import STUDIES, chosen
 from inlay.research.studies.datasets import ORIGINS, ClipSpec
 from inlay.research.studies.side_by_side import PARTED, Crew, Order, tasks_of
 from inlay.research.studies.workspace import Workspace
-from inlay.train.ivf import PlanarVideo, decode_ivf, i420_to_rgb, remux_to_ivf
 
 BEFORE = ("main", "ablation", "sweep", "fill-sweep", "main-matched", "streaming")  # by all processes, then by one:
 ORDER = (*BEFORE, "cost", "backbones", "flicker", "usage", "masks")

@@ -20,7 +20,7 @@ from statistics import median
 
 import psutil
 
-from inlay.scale import Progress, RunConfig, TokenizeConfig, tokenize
+from inlay.scale import RunConfig, TokenizeConfig, TokenizeProgress, tokenize
 from inlay.video import synthetic, write_video
 
 SAMPLES = 100
@@ -30,7 +30,7 @@ def main() -> None:
     args = parse()
     samples: list[tuple[int, int, int]] = []  # videos done, MiB of the job, MiB of its workers
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: TokenizeProgress) -> None:
         if progress.done >= (samples[-1][0] if samples else 0) + max(args.count // SAMPLES, 1):
             samples.append((progress.done, *used_mib()))
 

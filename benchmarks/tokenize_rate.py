@@ -32,7 +32,7 @@ import torch
 
 from inlay.codec import Encoder
 from inlay.container import TokenWriter
-from inlay.scale import Progress, RunConfig, TokenizeConfig, tokenize
+from inlay.scale import RunConfig, TokenizeConfig, TokenizeProgress, tokenize
 from inlay.tokenizer import Tokenizer
 from inlay.video import open_video, synthetic, write_video
 
@@ -132,7 +132,7 @@ class Marks:
     at: list[tuple[float, int]] = field(default_factory=list)
     ends: list[tuple[float, int, float]] = field(default_factory=list)  # seconds, videos, processor seconds
 
-    def watch(self, progress: Progress) -> None:
+    def watch(self, progress: TokenizeProgress) -> None:
         if not progress.done:
             return
         self.at.append((time.perf_counter(), progress.done))

@@ -30,12 +30,12 @@ from inlay.backbones import Mini, MiniConfig, load_backbone
 from inlay.fill import Lit
 from inlay.fill import paper as paper_shape
 from inlay.fill import plus as plus_shape
+from inlay.research.recipe.ivf import PlanarVideo, decode_ivf, remux_to_ivf
+from inlay.research.recipe.photos import PhotoClips
+from inlay.research.recipe.resident import MixedClips, ResidentClips
+from inlay.train import presets
 from inlay.train.config import TrainConfig
-from inlay.train.ivf import PlanarVideo, decode_ivf, remux_to_ivf
 from inlay.train.loop import fit
-from inlay.train.photos import PhotoClips
-from inlay.train.presets import mini, paper, plus, together
-from inlay.train.resident import MixedClips, ResidentClips
 from inlay.train.sampler import fixed_draws
 from inlay.train.start import start_from
 from inlay.train.tasks import BackboneTask, LitTask, Task
@@ -44,7 +44,13 @@ from inlay.train.validate import ValidationSet
 from inlay.weightfile import load_weights, save_weights
 
 TYPICAL_DETAIL = 11.4  # grey levels: the median over the training clips
-CHROMA = ("bicubic", "nearest", "bicubic")  # as the video room reads, and now and then as most programs do
+CHROMA = ("bicubic", "nearest", "bicubic")  # as inlay.video reads, and now and then as most programs do
+PRESETS = {
+    "backbone": presets.mini_training,
+    "together": presets.together_training,
+    "plus": presets.plus_training,
+    "paper": presets.paper_training,
+}
 HELD_OUT = 24  # one clip in this many is never trained on; the choice goes by name, so it is the same everywhere
 
 
@@ -116,9 +122,9 @@ def pack(args: argparse.Namespace) -> None:
 def settings(args: argparse.Namespace) -> TrainConfig:
     """The stage's preset, for as long as there is time."""
     kind = getattr(args, "kind", args.stage)
-    config = {"backbone": mini, "together": together, "plus": plus, "paper": paper}[kind]()
+    config = PRESETS[kind]()
     if kind == "paper":  # the paper's recipe, in our time and at our crop
-        own = plus().clips
+        own = presets.plus_training().clips
         config = replace(config, precision="bf16", clips=replace(config.clips, size=own.size, zoom=own.zoom))
     config = replace(config, steps=10**6, max_seconds=args.seconds)
     config = replace(config, compile=args.device == "cuda", record=args.device == "cuda")

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError, MissingError, UsageError
+from inlay.files import atomic
 
 SCALE = "::scale"  # the scales of an 8- or 10-bit tensor stand beside it under its name and this suffix
 LOW = "::low"  # so do the two low bits of a 10-bit tensor, four weights a byte
@@ -49,14 +48,8 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, A
         else:
             packed[name] = t.to(STORED.get(stored, torch.float16))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
-    try:
+    with atomic(path) as part:
         save_file(packed, part, metadata={"inlay": json.dumps(dict(meta), sort_keys=True)})
-        Path(part).chmod(0o644)
-        Path(part).replace(path)
-    finally:
-        Path(part).unlink(missing_ok=True)
 
 
 def load_weights(path: Path) -> Weights:

@@ -22,17 +22,17 @@ from inlay.backbones import Mini, load_backbone, tiny
 from inlay.backbones import load_mini as load_mini_file
 from inlay.errors import ConfigError, MissingError, UsageError
 from inlay.fill import Lit, LitConfig, load_lit
+from inlay.research.recipe import ResidentClips
 from inlay.train import (
     BackboneTask,
     Batch,
     LatentCache,
     LitTask,
-    Outcome,
-    ResidentClips,
     Sampler,
     TogetherTask,
     TrainConfig,
     TrainError,
+    TrainResult,
     ValidationSet,
     fit,
     presets,
@@ -51,7 +51,7 @@ def clips(first: int = 0, count: int = 5) -> ResidentClips:
 
 def smoke(**options: Any) -> TrainConfig:
     """Six steps that use everything a run has: random tau, average, two optimisers, accumulation."""
-    base = presets.smoke().with_options(
+    base = presets.smoke_training().with_options(
         steps=6, checkpoint_every=2, validate_every=3, tau=(0.02, 0.1), ema=0.9, optimizer="muon", clip_norm=1.0,
         accumulate=2, warmup=2,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def lit_task(config: TrainConfig) -> LitTask:
     return LitTask(Lit.build(SMALL), load_backbone("mini-untrained"), config, validation=validation)
 
 
-def train(run: Path, config: TrainConfig | None = None, **options: Any) -> Outcome:
+def train(run: Path, config: TrainConfig | None = None, **options: Any) -> TrainResult:
     config = config or smoke()
     return fit(lit_task(config), clips(), config, run, quiet=True, **options)
 
@@ -402,7 +402,7 @@ def test_a_backbone_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     """Its weights lie channels last in memory, and the optimiser's state must too."""
     config = smoke(optimizer="adamw", latent_noise=0.01, accumulate=1, steps=4)
 
-    def go(run: Path, **options: Any) -> Outcome:
+    def go(run: Path, **options: Any) -> TrainResult:
         torch.manual_seed(0)
         task = BackboneTask(Mini(tiny()), config, validation=ValidationSet.of(clips(10, 1), config))
         return fit(task, clips(), config, run, quiet=True, **options)
@@ -439,7 +439,7 @@ def test_a_backbone_and_its_lit_learn_together(tmp_path: Path) -> None:
 
 
 def test_a_run_of_both_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    def go(run: Path, **options: Any) -> Outcome:
+    def go(run: Path, **options: Any) -> TrainResult:
         task = together(steps=4, optimizer="adamw")
         return fit(task, clips(), task.config, run, quiet=True, **options)
 

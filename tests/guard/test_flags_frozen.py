@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import pytest
 import typer
 
-from inlay.cli.main import COMMANDS, app
+from inlay.cli.main import COMMANDS, GROUPS, app, main
 from inlay.cli.options import CHOICES
 
 MODEL = {"--backbone", "--weights", "--device", "--dtype", "--fill"}
@@ -178,3 +179,11 @@ def test_default_quality_is_the_video_writers() -> None:
     from inlay.video.writer import DEFAULT_CRF
 
     assert inspect.signature(COMMANDS["decode"]).parameters["crf"].default == DEFAULT_CRF
+
+
+def test_help_lists_every_command_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    _, *panels = re.split(r"^(Use|Train|Measure|Research):\n", capsys.readouterr().out, flags=re.M)
+    found = {head: re.findall(r"^  (\w+) ", text, re.M) for head, text in zip(panels[::2], panels[1::2], strict=True)}
+    assert list(found) == ["Use", "Train", "Measure", "Research"]
+    assert sorted(name for names in found.values() for name in names) == sorted({*COMMANDS, *GROUPS})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from inlay.scale import Outcome, RunConfig, TokenizeConfig, tokenize
+from inlay.scale import RunConfig, TokenizeConfig, TokenizeResult, tokenize
 from inlay.video import write_video
 from tests.conftest import moving_square
 from tests.kill.test_kill import files
@@ -45,7 +45,7 @@ def test_a_node_comes_and_a_node_is_killed(cluster: Any, tmp_path: Path) -> None
     tokenize(str(source), str(tmp_path / "whole"), config, RunConfig(workers=2))
 
     doomed = cluster.add_node(**NODE)
-    done: list[Outcome] = []
+    done: list[TokenizeResult] = []
     run = RunConfig(engine="ray", address=cluster.address)
     job = threading.Thread(target=lambda: done.append(tokenize(str(source), str(tmp_path / "out"), config, run)))
     job.start()

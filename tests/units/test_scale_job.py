@@ -21,7 +21,7 @@ from inlay.scale import RunConfig, TokenizeConfig, tokenize
 from inlay.scale import job as jobs
 from inlay.scale.attempts import HOPELESS, Attempts
 from inlay.scale.layout import DatasetRecord, LatentMoments, VideoRecord, manifest_lines
-from inlay.scale.plan import Plan
+from inlay.scale.plan import ShardPlan
 from inlay.scale.sources import SourceItem
 from inlay.scale.store import OutputError, open_store
 from inlay.scale.worker import Task, Worker
@@ -331,9 +331,11 @@ class TestFullDisk:
         return write
 
 
-def plan_of(sizes: list[int], **options: int) -> Plan:
+def plan_of(sizes: list[int], **options: int) -> ShardPlan:
     items = tuple(SourceItem(name=str(i), address=str(i), size_bytes=size) for i, size in enumerate(sizes))
-    return Plan(config=TokenizeConfig(**TINY | options), items=items, device="cpu", threads=1, batch=1, weight_hash="")  # type: ignore[arg-type]
+    return ShardPlan(
+        config=TokenizeConfig(**TINY | options), items=items, device="cpu", threads=1, batch=1, weight_hash=""
+    )  # type: ignore[arg-type]
 
 
 def test_shards_hold_each_source_once_in_order() -> None:
@@ -361,7 +363,7 @@ def test_a_video_at_which_workers_die_is_given_up(clips: Path, tmp_path: Path) -
     assert not Attempts(store, 0, "another run").careful
 
     items = tuple(SourceItem(name=f"clip{i}.mp4", address=str(clips / f"clip{i}.mp4")) for i in range(3))
-    plan = Plan(
+    plan = ShardPlan(
         config=TokenizeConfig(**TINY),
         items=items,
         device="cpu",
@@ -369,7 +371,7 @@ def test_a_video_at_which_workers_die_is_given_up(clips: Path, tmp_path: Path) -
         batch=1,
         weight_hash="",
     )  # type: ignore[arg-type]
-    (shard,) = Plan.shards(Plan(**{**vars(plan), "config": TokenizeConfig(**TINY, shard_videos=3)}))  # type: ignore[arg-type]
+    (shard,) = ShardPlan.shards(ShardPlan(**{**vars(plan), "config": TokenizeConfig(**TINY, shard_videos=3)}))  # type: ignore[arg-type]
     task = Task(out=str(tmp_path), config=plan.config, device="cpu", threads=plan.threads, batch=1, run="run")
     record = Worker(task).run(shard)
     assert [video.source for video in record.videos] == ["clip0.mp4", "clip2.mp4"]

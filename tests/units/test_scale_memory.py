@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from inlay.scale.config import TokenizeConfig
-from inlay.scale.plan import Plan
+from inlay.scale.plan import ShardPlan
 from inlay.scale.sources import find_sources
 from inlay.scale.worker import Task, Worker
 from inlay.video import write_video
@@ -32,7 +32,9 @@ def test_memory_is_flat(tmp_path: Path) -> None:
     for n in range(1, VIDEOS):
         shutil.copyfile(first, source / f"{n:05d}.mp4")
     config = TokenizeConfig(backbone="mini-untrained", tau=0.1, shard_videos=max(VIDEOS // 20, 1))
-    plan = Plan(config=config, items=tuple(find_sources(str(source))), device="cpu", threads=1, batch=1, weight_hash="")
+    plan = ShardPlan(
+        config=config, items=tuple(find_sources(str(source))), device="cpu", threads=1, batch=1, weight_hash=""
+    )
     threads = torch.get_num_threads()
     (tmp_path / "out/job").mkdir(parents=True)
     worker = Worker(Task(out=str(tmp_path / "out"), config=config, device="cpu", threads=1, batch=1, run="r"))

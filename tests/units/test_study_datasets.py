@@ -11,9 +11,9 @@ import torch
 
 from inlay.errors import ConfigError, UsageError, VideoError
 from inlay.research.studies.datasets import ClipSpec, open_data, read_any
-from inlay.research.studies.layouts import DAVIS_VAL, davis_name, find_videos, guess_layout
 from inlay.video import write_video
 from inlay.video.frames import Video
+from inlay.video.listing import DAVIS_VAL, davis_name, find_videos, guess_layout
 from tests.conftest import moving_square
 
 SPEC = ClipSpec(frames=5, size=16)
@@ -89,25 +89,27 @@ def test_ucf101_and_kinetics_use_their_lists(tmp_path: Path) -> None:
     for name in ("A/v_A_g01_c01", "A/v_A_g02_c01"):
         _made(ucf / "UCF-101" / f"{name}.avi").write_bytes(b"not opened here")
     (ucf / "testlist01.txt").write_text("A/v_A_g01_c01.avi\nA/v_gone.avi\n")
-    layout, split, listing = find_videos(ucf)
-    assert (layout, split, [n for n, _ in listing.videos]) == ("ucf101", "test", ["A/v_A_g01_c01"])
+    listing = find_videos(ucf)
+    assert (listing.layout, listing.split, [n for n, _ in listing.videos]) == ("ucf101", "test", ["A/v_A_g01_c01"])
     array(kinetics / "val" / "abseiling" / "0123456789a_000001_000011.npy")
     (kinetics / "val.csv").write_text("label,youtube_id,time_start,time_end\nx,0123456789a,1,11\nx,gonegonegon,1,11\n")
-    layout, split, listing = find_videos(kinetics)
-    assert (layout, split, len(listing.videos), listing.absent) == ("kinetics400", "val", 1, ("gonegonegon",))
+    listing = find_videos(kinetics)
+    assert (listing.layout, listing.split, len(listing.videos)) == ("kinetics400", "val", 1)
+    assert listing.absent == ("gonegonegon",)
 
 
 def test_a_split_that_is_not_there_is_refused_and_the_one_found_is_recorded(tmp_path: Path) -> None:
     array(tmp_path / "plain" / "dog.npy")
     array(tmp_path / "parted" / "val" / "dog.npy")
     for layout in ("folder", "davis", "ucf101", "kinetics400"):
-        assert find_videos(tmp_path / "plain", layout=layout)[1] == "all"  # nothing there divides it
+        assert find_videos(tmp_path / "plain", layout=layout).split == "all"  # nothing there divides it
         with pytest.raises(UsageError, match="finds no split 'vall'"):
             find_videos(tmp_path / "plain", layout=layout, split="vall")
     with pytest.raises(UsageError, match="finds no split 'val'"):
         find_videos(tmp_path / "plain" / "dog.npy", split="val")
-    assert find_videos(tmp_path / "plain", layout="davis", split="val")[1] == "val"
-    assert find_videos(tmp_path / "parted", split="val")[:2] == ("folder", "val")
+    assert find_videos(tmp_path / "plain", layout="davis", split="val").split == "val"
+    parted = find_videos(tmp_path / "parted", split="val")
+    assert (parted.layout, parted.split) == ("folder", "val")
 
 
 def _made(path: Path) -> Path:
@@ -162,5 +164,6 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_shared_davis_has_the_val_clips_but_one(shared: Path) -> None:
-    layout, split, listing = find_videos(shared / "data" / "davis", split="val")
-    assert (layout, split, len(listing.videos), listing.absent) == ("davis", "val", 29, ("shooting",))
+    listing = find_videos(shared / "data" / "davis", split="val")
+    assert (listing.layout, listing.split, len(listing.videos)) == ("davis", "val", 29)
+    assert listing.absent == ("shooting",)

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from inlay.errors import ShapeError, UsageError
+from inlay.files import write_atomic
 from inlay.train import TrainConfig, TrainError
 from inlay.train.checkpoint import (
     Checkpoint,
@@ -24,10 +25,9 @@ from inlay.train.checkpoint import (
     random_state,
     restore_random,
     save_checkpoint,
-    write_atomic,
 )
 from inlay.train.png import png_bytes
-from inlay.train.rundir import Plan, RunDir
+from inlay.train.rundir import RunDir, RunIdentity
 
 
 def checkpoint(step: int, size: int = 10) -> Checkpoint:
@@ -126,9 +126,9 @@ def test_a_png_is_well_formed() -> None:
 DATA: dict[str, Any] = {"train": [{"name": "a.mp4", "frames": 9}], "validate": []}
 
 
-def plan(**changes: Any) -> Plan:
+def plan(**changes: Any) -> RunIdentity:
     networks = {"lit": {"width": 8, "window": (4, 4)}, "from": []}
-    return replace(Plan(kind="lit", config=TrainConfig(), data=DATA, networks=networks), **changes)
+    return replace(RunIdentity(kind="lit", config=TrainConfig(), data=DATA, networks=networks), **changes)
 
 
 def test_a_folder_holds_one_run(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ def test_the_log_forgets_what_will_be_done_again(tmp_path: Path) -> None:
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.txt"
-    write_atomic(path, b"old")
+    write_atomic(path, b"old", durable=True)
     monkeypatch.setattr(Path, "replace", refuse(errno.EIO))
     with pytest.raises(OSError, match="refused"):
-        write_atomic(path, b"new")
+        write_atomic(path, b"new", durable=True)
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert path.read_bytes() == b"old"

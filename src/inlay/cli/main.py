@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments in, exit code out: assembles the commands and turns whatever goes wrong into one line on stderr."""
+"""Assemble the commands, run one, and turn whatever goes wrong into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -36,36 +36,51 @@ from inlay.errors import InlayError, Terminated, UsageError
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PIPE_CLOSED = 141  # 128 + SIGPIPE
 
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "encode": encode,
-    "decode": decode,
-    "info": info,
-    "verify": verify,
-    "view": view,
-    "compare": compare,
-    "demo": demo,
-    "serve": serve,
-    "doctor": doctor,
-    "fetch": fetch,
-    "backbones": backbones,
-    "calibrate": calibrate,
-    "eval": evaluate,
-    "study": study,
-    "tokenize": tokenize,
-    "bench": bench,
-    "export": export,
+PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> command -> function
+    "Use": {
+        "encode": encode,
+        "decode": decode,
+        "info": info,
+        "verify": verify,
+        "view": view,
+        "demo": demo,
+        "serve": serve,
+        "tokenize": tokenize,
+        "export": export,
+        "backbones": backbones,
+        "fetch": fetch,
+        "doctor": doctor,
+    },
+    "Train": {"calibrate": calibrate},
+    "Measure": {"compare": compare, "eval": evaluate},
+    "Research": {"study": study, "bench": bench},
 }
+COMMANDS: dict[str, Callable[..., Any]] = {name: f for panel in PANELS.values() for name, f in panel.items()}
 GROUPS: dict[str, typer.Typer] = {"train": train}  # commands with commands of their own
+
+
+class PanelGroup(typer.core.TyperGroup):
+    """Print the commands under the headings of their panels, in plain text."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for panel in PANELS:
+            own = [c for c in self.commands.values() if getattr(c, "rich_help_panel", None) == panel]
+            with formatter.section(panel):
+                formatter.write_dl([(c.name, c.get_short_help_str(limit)) for c in own])
+
 
 app = typer.Typer(
     name="inlay",
+    cls=PanelGroup,
     rich_markup_mode=None,  # plain help: half the time, and it can be piped
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _function in COMMANDS.items():
-    app.command(_name)(_function)
 for _name, _group in GROUPS.items():
-    app.add_typer(_group, name=_name)
+    app.add_typer(_group, name=_name, rich_help_panel="Train")
+for _panel, _commands in PANELS.items():
+    for _name, _function in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_function)
 
 
 def _show_version(wanted: bool) -> None:

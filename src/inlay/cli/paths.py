@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from inlay.errors import InlayError, TokenFileError, UsageError, VideoError
+from inlay.files import atomic as atomic
 
 STREAM = "-"
 TOKEN_SUFFIX = ".inlay"
@@ -68,15 +67,3 @@ def beside(path: str, suffix: str) -> str:
     if path == STREAM or is_address(path):
         raise UsageError("reading standard input or an address needs the name of an output file")
     return str(Path(path).with_suffix(suffix))
-
-
-@contextmanager
-def atomic(path: str) -> Iterator[Path]:
-    """A temporary neighbour that takes the final name only when all went well."""
-    final = Path(path)
-    part = final.with_name(f".{final.name}.{os.getpid()}.part{final.suffix}")
-    try:
-        yield part
-        part.replace(final)
-    finally:
-        part.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from typing import Any
 from inlay import __version__
 from inlay.cli import paths
 from inlay.errors import MissingError, UsageError, VideoError
+from inlay.files import atomic
 from inlay.measure import MeasureConfig
 from inlay.origin import commit
 from inlay.research.studies.datasets import DataSet
@@ -70,7 +71,7 @@ def _write(
     films: tuple[Figure, ...], setup: dict[str, Any],
 ) -> None:  # fmt: skip
     section = eval_section(rows, data, metrics, config, films=films, setup=setup)
-    with paths.atomic(path) as part:
+    with atomic(path) as part:
         part.write_text(html_report([section], root, title="Inlay: evaluation"), encoding="utf-8")
 
 

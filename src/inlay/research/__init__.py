@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper as studies, other systems' rules, benchmarks: what uses the codec and is used by no part of it."""
+"""The paper as studies, other systems' rules, benchmarks, our own weights' data: what no part of the codec imports."""

@@ -5,32 +5,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-_DOORS = {  # public name -> the module that holds it, opened on first use
+_LAZY = {  # public name -> its module, imported on first use
     "tokenize": "inlay.scale.job",
-    "Progress": "inlay.scale.job",
+    "TokenizeProgress": "inlay.scale.job",
     "TokenizeConfig": "inlay.scale.config",
     "RunConfig": "inlay.scale.engine",
-    "Outcome": "inlay.scale.report",
+    "TokenizeResult": "inlay.scale.report",
     "TokenDataset": "inlay.scale.reading",
     "TokenStream": "inlay.scale.reading",
 }
 
-__all__ = ["Outcome", "Progress", "RunConfig", "TokenDataset", "TokenStream", "TokenizeConfig", "tokenize"]
+__all__ = [
+    "RunConfig",
+    "TokenDataset",
+    "TokenStream",
+    "TokenizeConfig",
+    "TokenizeProgress",
+    "TokenizeResult",
+    "tokenize",
+]
 
 if TYPE_CHECKING:
     from inlay.scale.config import TokenizeConfig
     from inlay.scale.engine import RunConfig
-    from inlay.scale.job import Progress, tokenize
+    from inlay.scale.job import TokenizeProgress, tokenize
     from inlay.scale.reading import TokenDataset, TokenStream
-    from inlay.scale.report import Outcome
+    from inlay.scale.report import TokenizeResult
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _DOORS:
+    if name not in _LAZY:
         raise AttributeError(f"module 'inlay.scale' has no attribute {name!r}")
-    return getattr(import_module(_DOORS[name]), name)
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -18,12 +18,12 @@ from inlay.scale.layout import (
     LatentMoments,
     dump,
 )
-from inlay.scale.plan import Plan, Shard
+from inlay.scale.plan import Shard, ShardPlan
 from inlay.scale.store import OutputError, Store
 from inlay.scale.worker import ShardRecord
 
 
-def finish(store: Store, plan: Plan, shards: list[Shard], recipe: dict[str, Any]) -> tuple[DatasetRecord, Counter]:
+def finish(store: Store, plan: ShardPlan, shards: list[Shard], recipe: dict[str, Any]) -> tuple[DatasetRecord, Counter]:
     """Write what describes the whole set, and `dataset.json` last. Also counts what people should know of."""
     moments = LatentMoments()
     totals: Counter[str] = Counter()

@@ -16,9 +16,9 @@ from inlay.scale.finish import finish
 from inlay.scale.layout import PARQUET, PLAN, QUARANTINE, DatasetRecord
 from inlay.scale.local import local_ahead, run_local
 from inlay.scale.on_ray import run_ray
-from inlay.scale.plan import Plan, Shard, check_same, load_facts
+from inlay.scale.plan import Shard, ShardPlan, check_same, load_facts
 from inlay.scale.ray_start import ray_ahead
-from inlay.scale.report import Outcome, write_report
+from inlay.scale.report import TokenizeResult, write_report
 from inlay.scale.sources import SourceItem, find_sources
 from inlay.scale.store import LOCK, Store, is_address, open_store
 from inlay.scale.worker import ShardRecord, Task
@@ -29,7 +29,7 @@ AHEAD: dict[str, Ahead] = {"local": local_ahead, "ray": ray_ahead}  # what can b
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class TokenizeProgress:
     """Where a job stands, told each time it changes."""
 
     videos: int
@@ -38,7 +38,7 @@ class Progress:
     before: int  # done by earlier runs
 
 
-Watcher = Callable[[Progress], None]
+Watcher = Callable[[TokenizeProgress], None]
 
 
 def tokenize(
@@ -50,7 +50,7 @@ def tokenize(
     path_column: str | None = None,
     caption_column: str | None = None,
     watch: Watcher = lambda progress: None,
-) -> Outcome:
+) -> TokenizeResult:
     """Tokenise every video of `source` into `out`; begun before, it goes on, and finished before, it does nothing."""
     config, run = config or TokenizeConfig(), run or RunConfig()
     start = time.perf_counter()
@@ -71,7 +71,7 @@ def tokenize(
             shards = plan.shards()
             progress = work(plan, shards, store, run, engine, ready, watch)
             dataset, counts = finish(store, plan, shards, recipe)
-            outcome = Outcome(
+            outcome = TokenizeResult(
                 source=source,
                 out=out,
                 engine=run.engine,
@@ -107,7 +107,7 @@ def recipe_of(config: TokenizeConfig, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def agreed_plan(
     store: Store, config: TokenizeConfig, run: RunConfig, tokenizer: Tokenizer, items: tuple[SourceItem, ...]
-) -> Plan:
+) -> ShardPlan:
     """The plan of a job that begins, or one that agrees with the plan it was begun with: what that chose for itself is
     kept, because it decides last bits."""
     begun = load_facts(store)
@@ -116,7 +116,7 @@ def agreed_plan(
         "threads": threads_for(worker_count(run, device)),
         "batch": config.batch or (GPU_BATCH if device == "cuda" else CPU_BATCH),
     }
-    plan = Plan(
+    plan = ShardPlan(
         config=config,
         items=items,
         device=device,
@@ -139,14 +139,14 @@ def device_kind(config: TokenizeConfig, run: RunConfig) -> str:
 
 
 def work(
-    plan: Plan,
+    plan: ShardPlan,
     shards: list[Shard],
     store: Store,
     run: RunConfig,
     engine: Engine,
     ready: Callable[[], None],
     watch: Watcher,
-) -> Progress:
+) -> TokenizeProgress:
     """Have the shards made that are not there yet."""
     done = refused = 0
     todo: list[Shard] = []
@@ -156,7 +156,7 @@ def work(
             todo.append(shard)
         else:
             done, refused = done + len(shard.items), refused + len(record.refused)
-    progress = Progress(videos=len(plan.items), done=done, refused=refused, before=done)
+    progress = TokenizeProgress(videos=len(plan.items), done=done, refused=refused, before=done)
 
     def told(more: int, more_refused: int) -> None:
         nonlocal progress

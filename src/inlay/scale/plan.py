@@ -29,7 +29,7 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ShardPlan:
     """All that decides the bytes of OUT."""
 
     config: TokenizeConfig
@@ -85,7 +85,7 @@ def load_facts(store: Store) -> dict[str, Any] | None:
         raise UsageError(f"{store}/{PLAN} is damaged ({error}); give another OUT, or remove this one") from error
 
 
-def check_same(store: Store, begun: dict[str, Any], plan: Plan) -> None:
+def check_same(store: Store, begun: dict[str, Any], plan: ShardPlan) -> None:
     """Refuse to go on with other sources or settings: the result would be neither one set nor the other."""
     now = plan.facts()
     changed = [
@@ -108,7 +108,7 @@ def check_same(store: Store, begun: dict[str, Any], plan: Plan) -> None:
         )
 
 
-def _difference(store: Store, plan: Plan) -> str:
+def _difference(store: Store, plan: ShardPlan) -> str:
     before = {item.name: item for item in parse_sources(store.read_text(SOURCES) or "")}
     after = {item.name: item for item in plan.items}
     gone, new = [n for n in before if n not in after], [n for n in after if n not in before]

@@ -16,7 +16,7 @@ SHOWN = 20  # sources named on the page; the list has them all
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class TokenizeResult:
     """The set, and the run that finished it."""
 
     source: str
@@ -82,13 +82,13 @@ class Outcome:
         return rows
 
 
-def write_report(store: Store, outcome: Outcome) -> None:
+def write_report(store: Store, outcome: TokenizeResult) -> None:
     refused = list(csv.DictReader(io.StringIO(store.read_text(QUARANTINE) or "")))
     store.write_text(REPORT, dump(outcome.record()))
     store.write_text(REPORT_PAGE, page(outcome, refused))
 
 
-def page(outcome: Outcome, refused: list[dict[str, str]]) -> str:
+def page(outcome: TokenizeResult, refused: list[dict[str, str]]) -> str:
     """A page in Markdown."""
     parts = [f"# {outcome.source}, tokenised", "| | |\n|---|---|"]
     parts[1] += "".join(f"\n| {name} | {_cell(text)} |" for name, text in outcome.rows())

@@ -15,11 +15,10 @@ from inlay.scale.layout import known
 from inlay.scale.store import filesystem, is_address
 from inlay.scale.tables import TABLES, read_table
 from inlay.scale.tars import TAR_SUFFIXES, braces, members
+from inlay.video.listing import RAW_SUFFIXES, VIDEO_SUFFIXES
 
 VERSIONS = ("ETag", "etag", "mtime", "LastModified", "updated")  # what file systems call it
-VIDEO_SUFFIXES = (
-    ".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".ogv", ".wmv", ".flv", ".ivf", ".y4m"
-)  # fmt: skip
+SUFFIXES = (*VIDEO_SUFFIXES, *RAW_SUFFIXES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ def find_sources(source: str, *, path_column: str | None = None, caption_column:
     """Every video of SOURCE, in an order that depends on nothing but SOURCE."""
     items = list(_find(source, path_column, caption_column))
     if not items:
-        raise VideoError(f"{source}: no videos in it; looked for {', '.join(VIDEO_SUFFIXES)} and .tar")
+        raise VideoError(f"{source}: no videos in it; looked for {', '.join(SUFFIXES)} and .tar")
     return items
 
 
@@ -65,7 +64,7 @@ def _find(source: str, path_column: str | None, caption_column: str | None) -> I
         listed = dict.fromkeys((_below(source, row.path), row.path, row.caption) for row in rows)  # each row once
         for address, name, caption in listed:
             yield from (replace(i, caption=caption or i.caption) for i in _expanded(_named(address, name)))
-    elif suffix in TAR_SUFFIXES or suffix in VIDEO_SUFFIXES:
+    elif suffix in TAR_SUFFIXES or suffix in SUFFIXES:
         item = _named(source, source.rstrip("/").rpartition("/")[2])
         if item.problem is not None:
             raise UsageError(f"{source}: {item.problem}; give a folder, a list, a table or tars")
@@ -82,7 +81,7 @@ def _expanded(item: SourceItem) -> Iterator[SourceItem]:
         yield item
         return
     try:
-        for m in members(item.address, VIDEO_SUFFIXES):
+        for m in members(item.address, SUFFIXES):
             yield replace(
                 item, name=f"{item.name}!{m.name}", offset=m.offset, size_bytes=m.size_bytes, caption=m.caption
             )
@@ -112,7 +111,7 @@ def _walk(root: Path) -> Iterator[Path]:
             continue
         seen.add((here.st_dev, here.st_ino))
         below.sort(key=os.fsencode)
-        yield from (Path(folder, name) for name in files if _suffix(name) in (*VIDEO_SUFFIXES, *TAR_SUFFIXES))
+        yield from (Path(folder, name) for name in files if _suffix(name) in (*SUFFIXES, *TAR_SUFFIXES))
 
 
 def _named(address: str, name: str) -> SourceItem:
@@ -142,7 +141,7 @@ def _remote_folder(source: str) -> Iterator[SourceItem]:
         raise UsageError(f"{source}: cannot be listed: {error}") from error
     _, chained, outer = source.partition("::")
     for path in sorted(found):
-        if _suffix(path) not in (*VIDEO_SUFFIXES, *TAR_SUFFIXES):
+        if _suffix(path) not in (*SUFFIXES, *TAR_SUFFIXES):
             continue
         address = fs.unstrip_protocol(path) + chained + outer
         facts = found[path]

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder or an fsspec address in; names under it read, and written whole or not at all, out."""
+"""Read and write names below a folder or an fsspec address; what is written is whole or not there."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import tempfile
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from inlay.errors import InlayError, UsageError, require
+from inlay.files import PART, atomic
 from inlay.scale.layout import JOB, SHARDS
 
-PART = ".part"
 LEFTOVERS = (f"*{PART}", "*.attempts")
 LOCK = f"{JOB}/lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -108,16 +106,10 @@ class Store:
     def written(self, name: str) -> Iterator[Path]:
         """A path to write to; it becomes `name` when the block ends well, and nothing stays if it does not."""
         final = self.root / name
-        part = final.with_name(f"{final.name}.{uuid.uuid4().hex[:12]}{PART}")  # never another writer's
-        try:
-            with self.writing(name):
-                final.parent.mkdir(parents=True, exist_ok=True)
+        with self.writing(name):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with atomic(final, durable=True) as part:
                 yield part
-                _to_disk(part)
-                part.replace(final)
-                _to_disk(final.parent)
-        finally:
-            part.unlink(missing_ok=True)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[None]:
@@ -203,15 +195,6 @@ class RemoteStore(Store):
     @contextmanager
     def locked(self) -> Iterator[None]:
         yield  # object stores have no locks; two jobs would write the same bytes twice, and lose nothing
-
-
-def _to_disk(path: Path) -> None:
-    """What a name promises must survive a power cut as well as a kill."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ CAPTION_COLUMNS = ("caption", "text", "prompt", "description")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TableRow:
     path: str
     caption: str | None = None
 
@@ -97,7 +97,7 @@ TABLES: dict[str, Callable[[str], Iterator[dict[str, Any]]]] = {
 }
 
 
-def read_table(place: str, *, path_column: str | None = None, caption_column: str | None = None) -> Iterator[Row]:
+def read_table(place: str, *, path_column: str | None = None, caption_column: str | None = None) -> Iterator[TableRow]:
     """The rows in order; columns go by their usual names unless named."""
     reader = TABLES[Path(place.partition("::")[0]).suffix.lower()]
     columns: tuple[str, str | None] | None = None
@@ -110,7 +110,7 @@ def read_table(place: str, *, path_column: str | None = None, caption_column: st
         path, caption = row.get(columns[0]), row.get(columns[1]) if columns[1] else None
         if not path:
             raise UsageError(f"{place}: row {number} has no {columns[0]}; give each row a path, or remove it")
-        yield Row(path=str(path), caption=str(caption) if caption not in (None, "") else None)
+        yield TableRow(path=str(path), caption=str(caption) if caption not in (None, "") else None)
 
 
 def _column(

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from inlay.train.checkpoint import explained, write_atomic
+from inlay.files import write_atomic
+from inlay.train.checkpoint import explained
 from inlay.train.data import Batch
 from inlay.train.sampler import ClipEntry, Draw
 
@@ -39,7 +40,7 @@ class LatentCache:
 
         with explained(f"latents into {self.folder}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, save({"latents": z_CTHW.detach().cpu().contiguous()}))
+            write_atomic(path, save({"latents": z_CTHW.detach().cpu().contiguous()}), durable=True)
         return z_CTHW
 
     def path_of(self, draw: Draw) -> Path:

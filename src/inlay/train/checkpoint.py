@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inlay.files import write_atomic
 from inlay.train.errors import TrainError
 
 FORMAT = 1
@@ -49,8 +50,8 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
     comfort = f"the one before it, {before}, is intact" if before.is_file() else ""
     with explained(f"the checkpoint of step {checkpoint.step}", len(data), comfort):
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(tensors, data)
-        write_atomic(before, json.dumps(facts).encode())
+        write_atomic(tensors, data, durable=True)
+        write_atomic(before, json.dumps(facts).encode(), durable=True)
     for old in folder.glob(f"{name}-*.safetensors"):
         if old != tensors:
             old.unlink(missing_ok=True)
@@ -72,19 +73,6 @@ def load_checkpoint(folder: Path, name: str) -> Checkpoint | None:
         return Checkpoint(tensors=load_file(tensors), facts=facts)
     except (ValueError, KeyError, OSError, SafetensorError) as error:
         raise TrainError(f"{path}: not a readable checkpoint ({error}); copy the run's folder again") from error
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """The whole file or nothing: written beside, brought to the disk, then moved into place."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.errors import VideoError
-from inlay.train.index import find_videos, probe
+from inlay.errors import InlayError, VideoError
 from inlay.train.sampler import ClipEntry, Draw
+from inlay.video.listing import TRAINING, find_videos
 
 
 class ClipSource(Protocol):
@@ -67,12 +67,12 @@ class FileClips:
         place: str | Path, *, layout: str = "auto", split: str = "train", workers: int = 2
     ) -> tuple[FileClips, list[str]]:
         """The videos of a folder, list or known layout, and a line on each that cannot be used."""
-        listing = find_videos(place, layout=layout, split=split)
+        listing = find_videos(place, layout=layout, split=split, purpose=TRAINING)
         entries, problems = probe(listing.paths, workers=workers)
         if not entries:
             raise VideoError(f"{place}: none of {len(listing.paths)} videos can be read; the first: {problems[0]}")
         if listing.absent:
-            problems.append(f"{listing.absent} videos of the list are not there")
+            problems.append(f"{len(listing.absent)} videos of the list are not there")
         return FileClips(entries, workers=workers), problems
 
     def split(self, held_out: int, *, shortest: int = 1) -> tuple[FileClips, FileClips]:
@@ -133,6 +133,25 @@ class FileClips:
                 f"{draw.frames} were promised; the file is damaged or has changed"
             )
         return cut_rgb(video.frames, draw)
+
+
+def probe(paths: Sequence[Path], *, workers: int = 4) -> tuple[list[ClipEntry], list[str]]:
+    """(what each readable file holds, why each other one cannot be read)."""
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        found = list(pool.map(_probe_one, paths))
+    return [e for e in found if isinstance(e, ClipEntry)], [str(e) for e in found if isinstance(e, InlayError)]
+
+
+def _probe_one(path: Path) -> ClipEntry | InlayError:
+    from inlay.video import open_video
+
+    try:
+        with open_video(path) as reader:
+            frames = reader.frames or sum(len(chunk) for chunk in reader.chunks(64))
+            size = path.stat().st_size
+            return ClipEntry(name=str(path), frames=frames, height=reader.height, width=reader.width, bytes=size)
+    except InlayError as error:
+        return error
 
 
 def cut_all(source: ClipSource, draws: Sequence[Draw]) -> list[Tensor]:

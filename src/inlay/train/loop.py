@@ -38,15 +38,15 @@ from inlay.train.data import Batch, ClipSource, Loader
 from inlay.train.errors import TrainError
 from inlay.train.optim import average, make_optimizers, rate_at, set_rate
 from inlay.train.processes import Processes, join_processes
-from inlay.train.progress import Progress
-from inlay.train.recording import Inputs, Recording, Terms
-from inlay.train.rundir import Plan, RunDir, manifest
+from inlay.train.progress import RunProgress
+from inlay.train.recording import Inputs, RecordedStep, Terms
+from inlay.train.rundir import RunDir, RunIdentity, manifest
 from inlay.train.sampler import ClipEntry, Sampler
 from inlay.train.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class TrainResult:
     """How a run ended."""
 
     step: int
@@ -70,7 +70,7 @@ def fit(
     processes: Processes | None = None,
     stop_after: float = 0.0,
     quiet: bool = False,
-) -> Outcome:
+) -> TrainResult:
     """Train to the end of the schedule, or until `stop_after` seconds of this call have passed.
 
     With `resume` a run that was begun goes on from its last checkpoint, and one that was not begins. `begun_from` names
@@ -81,17 +81,17 @@ def fit(
     run = RunDir(run_dir, writes=processes.first)
     data = manifest(clips.entries, validate_entries, problems or [], sampler.skipped)
     networks = {**task.networks, "from": list(begun_from)}
-    plan = Plan(kind=task.kind, config=config, networks=networks, data=data)
-    run.check(plan, resume=resume)
+    identity = RunIdentity(kind=task.kind, config=config, networks=networks, data=data)
+    run.check(identity, resume=resume)
     if config.tensorboard:
         require("tensorboard", extra="train")
     training = Training(task, config, run, processes)
     processes.wait()  # every process has looked before one of them writes
-    run.begin(plan)
+    run.begin(identity)
     processes.wait()
     last = run.load("last") if resume else None
     training.begin(last)
-    with Progress(config.steps, done=training.step, quiet=quiet or not processes.first) as progress:
+    with RunProgress(config.steps, done=training.step, quiet=quiet or not processes.first) as progress:
         if problems:
             progress.say(f"{len(problems)} of the videos cannot be used; {run.path / 'data.json'} says why")
         if sampler.skipped:
@@ -114,7 +114,7 @@ class Training:
         self.optimizers = make_optimizers(self.module, config.optim, recorded=self.records)
         self.update: Callable[[Inputs], Terms] = self.plain_update
         if self.records:
-            self.update = Recording(self.plain_update, self.device)
+            self.update = RecordedStep(self.plain_update, self.device)
         self.ema = copy.deepcopy(self.module).requires_grad_(False) if config.optim.ema else None
         self.step = 0
         self.best: dict[str, Any] = {"step": 0, "psnr": None}
@@ -151,7 +151,9 @@ class Training:
             self.task.compile()
         self.started = time.monotonic()
 
-    def run_through(self, sampler: Sampler, clips: ClipSource, progress: Progress, *, stop_after: float) -> Outcome:
+    def run_through(
+        self, sampler: Sampler, clips: ClipSource, progress: RunProgress, *, stop_after: float
+    ) -> TrainResult:
         c = self.config
         loader = Loader(clips, lambda step: sampler.step(step, c.batch)[self.share], device=self.device)
         with matmul_precision(c.precision), stop_signals() as asked:
@@ -236,7 +238,7 @@ class Training:
                 "try a lower lr, clip_norm=1, or precision=fp32"
             )
 
-    def report(self, terms: dict[str, Tensor], progress: Progress) -> None:
+    def report(self, terms: dict[str, Tensor], progress: RunProgress) -> None:
         """Log, validate and save, as often as each is due."""
         c = self.config
         if self.step % c.log_every == 0 or self.step == 1:
@@ -249,14 +251,14 @@ class Training:
         if self.step % c.checkpoint_every == 0:
             self.save()
 
-    def tell(self, problems: list[str], progress: Progress) -> None:
+    def tell(self, problems: list[str], progress: RunProgress) -> None:
         """Name the videos that turned out to be unreadable since the last call."""
         for line in problems[self.told :]:
             self.run.add_problem(line)
             progress.say(line)
         self.told = len(problems)
 
-    def validate(self, progress: Progress) -> None:
+    def validate(self, progress: RunProgress) -> None:
         """Only the first process looks: validation is short, and the others wait at the next gradient."""
         self.validated = self.step
         self.check()
@@ -277,7 +279,7 @@ class Training:
             self.best = {"step": self.step, "psnr": found.psnr}
             self.run.save("best", Checkpoint(tensors=self.judged.state_dict(), facts=dict(self.best)))
 
-    def finish(self, progress: Progress) -> Outcome:
+    def finish(self, progress: RunProgress) -> TrainResult:
         self.check()
         if self.validated != self.step:
             self.validate(progress)
@@ -297,8 +299,8 @@ class Training:
         with torch.compiler.set_stance("force_eager"), explained("the weights"):
             self.task.export(chosen.eval(), self.run.weights, facts)
 
-    def outcome(self, *, finished: bool) -> Outcome:
-        return Outcome(
+    def outcome(self, *, finished: bool) -> TrainResult:
+        return TrainResult(
             step=self.step,
             finished=finished,
             seconds=self.seconds,

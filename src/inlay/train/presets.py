@@ -11,7 +11,7 @@ from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig
 NATIVE = 256 / 192  # a crop of 192 from clips whose short side is 256: pixels as they are, nothing resampled
 
 
-def paper() -> TrainConfig:
+def paper_training() -> TrainConfig:
     """The paper's set-up: tau fixed, pixel MSE + latent MSE, AdamW 5e-4 to 1e-5, 16 clips, 10,000 steps, interval 3."""
     return TrainConfig(
         steps=10_000,
@@ -23,7 +23,7 @@ def paper() -> TrainConfig:
     )
 
 
-def plus() -> TrainConfig:
+def plus_training() -> TrainConfig:
     """Ours: one model for every rate, every clip counted by its own PSNR, averaged weights."""
     return TrainConfig(
         steps=20_000,
@@ -46,7 +46,7 @@ def plus() -> TrainConfig:
     )
 
 
-def mini() -> TrainConfig:
+def mini_training() -> TrainConfig:
     """The embedded backbone."""
     return TrainConfig(
         steps=40_000,
@@ -69,12 +69,12 @@ def mini() -> TrainConfig:
     )
 
 
-def together() -> TrainConfig:
+def together_training() -> TrainConfig:
     """The embedded backbone and its LIT at once: half of the clips go through the mask."""
-    return replace(mini(), masked=0.5, tau=(0.4, 4.0))
+    return replace(mini_training(), masked=0.5, tau=(0.4, 4.0))
 
 
-def smoke() -> TrainConfig:
+def smoke_training() -> TrainConfig:
     """Seconds on a CPU: to see that everything is in place, not to learn."""
     return TrainConfig(
         steps=4,
@@ -89,9 +89,13 @@ def smoke() -> TrainConfig:
     )
 
 
-LIT_PRESETS: dict[str, Callable[[], TrainConfig]] = {"paper": paper, "plus": plus, "smoke": smoke}
-BACKBONE_PRESETS: dict[str, Callable[[], TrainConfig]] = {"mini": mini, "smoke": smoke}
+LIT_PRESETS: dict[str, Callable[[], TrainConfig]] = {
+    "paper": paper_training,
+    "plus": plus_training,
+    "smoke": smoke_training,
+}
+BACKBONE_PRESETS: dict[str, Callable[[], TrainConfig]] = {"mini": mini_training, "smoke": smoke_training}
 TOGETHER_PRESETS: dict[str, Callable[[], TrainConfig]] = {
-    "together": together,
-    "smoke": lambda: replace(smoke(), masked=0.5, tau=(0.4, 4.0), loss=LossConfig(latent=0.0)),
+    "together": together_training,
+    "smoke": lambda: replace(smoke_training(), masked=0.5, tau=(0.4, 4.0), loss=LossConfig(latent=0.0)),
 }

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 
-class Progress:
+class RunProgress:
     """Says where a run is. `quiet` says nothing."""
 
     def __init__(self, total: int, *, done: int = 0, quiet: bool = False) -> None:
@@ -16,7 +16,7 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunProgress:
         if not self.quiet and sys.stderr.isatty():
             self._bar = _rich_bar()
         if self._bar is not None:

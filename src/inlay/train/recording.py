@@ -18,7 +18,7 @@ Terms = dict[str, Tensor]
 WARM_STEPS = 12  # taken as they are: compilers, kernel choices and optimiser state must be settled before a recording
 
 
-class Recording:
+class RecordedStep:
     """`update(inputs)`, taken as it is some times, then recorded, then played back."""
 
     def __init__(self, update: Callable[[Inputs], Terms], device: torch.device) -> None:

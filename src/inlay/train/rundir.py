@@ -20,15 +20,16 @@ from torch import Tensor
 
 from inlay import __version__
 from inlay.errors import UsageError
+from inlay.files import PART, write_atomic
 from inlay.origin import commit
-from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint, write_atomic
+from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint
 from inlay.train.config import TrainConfig, changed_fields, from_json, to_json
 from inlay.train.png import png_bytes
 from inlay.train.sampler import ClipEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunIdentity:
     """What makes a run this very one: a resumed run must have the same."""
 
     kind: str
@@ -53,31 +54,31 @@ class RunDir:
     def weights(self) -> Path:
         return self.path / "weights.safetensors"
 
-    def check(self, plan: Plan, *, resume: bool) -> None:
+    def check(self, identity: RunIdentity, *, resume: bool) -> None:
         """Refuse a folder that holds a run which is not this very one, or was not asked to go on."""
         if self.begun and not resume:
             raise UsageError(f"{self.path} holds a run already; go on with resume (--resume), or choose another folder")
         if self.begun:
-            self._check_same(plan)
+            self._check_same(identity)
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, identity: RunIdentity) -> None:
         """Make the folder, if the run has none yet."""
         if self.writes and not self.begun:
-            settings = {"kind": plan.kind, "config": to_json(plan.config), "networks": plan.networks}
+            settings = {"kind": identity.kind, "config": to_json(identity.config), "networks": identity.networks}
             record = {**settings, **circumstances()}
             with explained(f"the run's folder {self.path}"):
                 self.path.mkdir(parents=True, exist_ok=True)
-                write_atomic(self.path / "data.json", json.dumps(plan.data, indent=1).encode())
-                write_atomic(self.path / "config.json", json.dumps(record, indent=1).encode())
+                write_atomic(self.path / "data.json", json.dumps(identity.data, indent=1).encode(), durable=True)
+                write_atomic(self.path / "config.json", json.dumps(record, indent=1).encode(), durable=True)
 
-    def _check_same(self, plan: Plan) -> None:
+    def _check_same(self, identity: RunIdentity) -> None:
         record = self._read("config.json")
-        if record.get("kind") != plan.kind:
+        if record.get("kind") != identity.kind:
             raise UsageError(
-                f"{self.path} holds a run of kind {record.get('kind')!r}, not {plan.kind!r}; choose another folder"
+                f"{self.path} holds a run of kind {record.get('kind')!r}, not {identity.kind!r}; choose another folder"
             )
-        changed = changed_fields(from_json(TrainConfig, record["config"]), plan.config)
-        before, now = record.get("networks", {}), json.loads(json.dumps(plan.networks))
+        changed = changed_fields(from_json(TrainConfig, record["config"]), identity.config)
+        before, now = record.get("networks", {}), json.loads(json.dumps(identity.networks))
         changed += [f"networks.{name}" for name in before if before[name] != now.get(name)]
         if changed:
             raise UsageError(
@@ -86,7 +87,7 @@ class RunDir:
             )
         old = self._read("data.json")
         for split in ("train", "validate"):
-            then, today = old.get(split) or [], plan.data.get(split) or []
+            then, today = old.get(split) or [], identity.data.get(split) or []
             if then != today:
                 raise UsageError(
                     f"{self.path}: the {split} videos have changed ({len(then)} then, {len(today)} now; "
@@ -111,13 +112,13 @@ class RunDir:
         if not self.writes:
             return
         with explained("the run's folder"):
-            for part in self.path.rglob("*.part"):
+            for part in self.path.rglob(f"*{PART}"):
                 part.unlink(missing_ok=True)
         log = self.path / "log.jsonl"
         if log.is_file():
             kept = [line for line in log.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
             with explained("the log"):
-                write_atomic(log, "".join(line + "\n" for line in kept).encode())
+                write_atomic(log, "".join(line + "\n" for line in kept).encode(), durable=True)
 
     def add_problem(self, line: str) -> None:
         """Put a video that turned out to be unreadable into data.json, once."""
@@ -127,7 +128,7 @@ class RunDir:
         if line not in data["problems"]:
             data["problems"].append(line)
             with explained("data.json"):
-                write_atomic(self.path / "data.json", json.dumps(data, indent=1).encode())
+                write_atomic(self.path / "data.json", json.dumps(data, indent=1).encode(), durable=True)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line, and the same numbers to TensorBoard where it is open."""
@@ -146,7 +147,7 @@ class RunDir:
         folder = self.path / "pictures"
         with explained("a validation picture"):
             folder.mkdir(exist_ok=True)
-            write_atomic(folder / f"step-{step:08d}.png", png_bytes(image_HWC))
+            write_atomic(folder / f"step-{step:08d}.png", png_bytes(image_HWC), durable=True)
         if self._events is not None:
             self._events.add_image("validate", image_HWC, step, dataformats="HWC")
 

@@ -15,7 +15,7 @@ from inlay.train.cache import LatentCache
 from inlay.train.checkpoint import seed_random
 from inlay.train.config import TrainConfig
 from inlay.train.data import FileClips
-from inlay.train.loop import Outcome, fit
+from inlay.train.loop import TrainResult, fit
 from inlay.train.processes import Processes, join_processes
 from inlay.train.start import start_from
 from inlay.train.tasks import BackboneTask, LitTask
@@ -40,13 +40,13 @@ def train_lit(
     resume: bool = False,
     stop_after: float = 0.0,
     quiet: bool = False,
-) -> Outcome:
+) -> TrainResult:
     """Train a LIT on videos, from nothing or from the weights `start`.
 
     Without a place for validation some of the videos are held out.
     """
     processes = join_processes(device)
-    clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
+    clips, held_out, problems = open_clips(config, data, validate, layout=layout, workers=workers)
     frozen = load_backbone(backbone, weights=backbone_weights, device=processes.device, trust=trust)
     seed_random(config.seed)
     cache = None
@@ -77,10 +77,10 @@ def train_backbone(
     resume: bool = False,
     stop_after: float = 0.0,
     quiet: bool = False,
-) -> Outcome:
+) -> TrainResult:
     """Train a `mini` from nothing, or from the weights `start`, which may have fewer blocks."""
     processes = join_processes(device)
-    clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
+    clips, held_out, problems = open_clips(config, data, validate, layout=layout, workers=workers)
     seed_random(config.seed)
     validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
     module = Mini(shape)
@@ -108,10 +108,10 @@ def train_together(
     resume: bool = False,
     stop_after: float = 0.0,
     quiet: bool = False,
-) -> Outcome:
+) -> TrainResult:
     """Train a `mini` and its LIT at once, each from nothing or from weights."""
     processes = join_processes(device)
-    clips, held_out, problems = open_data(config, data, validate, layout=layout, workers=workers)
+    clips, held_out, problems = open_clips(config, data, validate, layout=layout, workers=workers)
     seed_random(config.seed)
     validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
     mini, fill = Mini(shape), Lit.build(lit or plus())
@@ -136,7 +136,7 @@ def run_task(
     resume: bool,
     stop_after: float,
     quiet: bool,
-) -> Outcome:
+) -> TrainResult:
     """Train the task with its own configuration; the run folder names what it began from and is validated on."""
     return fit(
         task, clips, task.config, run_dir, resume=resume, problems=problems, processes=processes,
@@ -145,7 +145,7 @@ def run_task(
     )  # fmt: skip
 
 
-def open_data(
+def open_clips(
     config: TrainConfig, data: str | Path, validate: str | Path | None, *, layout: str, workers: int
 ) -> tuple[FileClips, FileClips | None, list[str]]:
     """(videos to learn from, videos to validate on, what was wrong with others)."""

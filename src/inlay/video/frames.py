@@ -6,9 +6,10 @@ Legend: C channels, T frames, H W height and width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 
@@ -96,16 +97,22 @@ def from_array(frames: Tensor | np.ndarray, *, axes: str = "THWC", fps: Fraction
     return Video(frames=x.contiguous(), fps=fps)
 
 
-def join_videos(parts: list[Video]) -> Video:
-    """Pieces of one video as one; times are kept where every piece has them."""
+def join_videos(parts: Sequence[Video]) -> Video:
+    """Join pieces of one video; those without times stand on the grid of the frame rate."""
     if len(parts) == 1:
         return parts[0]
-    times = [part.seconds for part in parts if part.seconds is not None]
-    return replace(
-        parts[0],
-        frames=torch.cat([part.frames for part in parts]),
-        seconds=torch.cat(times) if len(times) == len(parts) else None,
-    )
+    seconds = None
+    if any(part.seconds is not None for part in parts):
+        firsts = accumulate(map(len, parts[:-1]), initial=0)
+        seconds = torch.cat([_seconds(part, first) for part, first in zip(parts, firsts, strict=True)])
+    return Video(frames=torch.cat([part.frames for part in parts]), fps=parts[0].fps, seconds=seconds)
+
+
+def _seconds(part: Video, first: int) -> Tensor:
+    """[T] the times of a piece whose first frame is the `first`-th of its video."""
+    if part.seconds is not None:
+        return part.seconds
+    return (first + torch.arange(len(part), dtype=torch.float64)) / float(part.fps)
 
 
 Pieces = Video | Iterable[Video]  # one video, whole or as it comes

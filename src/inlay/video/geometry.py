@@ -12,7 +12,7 @@ _SIZE = re.compile(r"(\d{1,6})x(\d{1,6})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ResizePlan:
     """A frame is resized to `width` x `height`, then `crop_width` x `crop_height` is cut out at (left, top)."""
 
     width: int
@@ -28,7 +28,7 @@ class Geometry:
     """Resize, centre-crop, or (with nothing set) keep the size. Sizes are (width, height), as videos are named.
 
     >>> Geometry.parse("256").plan(1920, 1080)
-    Plan(width=456, height=256, left=0, top=0, crop_width=456, crop_height=256)
+    ResizePlan(width=456, height=256, left=0, top=0, crop_width=456, crop_height=256)
     """
 
     short_side: int | None = field(default=None, metadata={"help": "resize so that the short side has this length"})
@@ -67,7 +67,7 @@ class Geometry:
         side = "" if self.short_side is None else str(self.short_side)
         return " then ".join(filter(None, (side, crop))) or "keep"
 
-    def plan(self, width: int, height: int) -> Plan:
+    def plan(self, width: int, height: int) -> ResizePlan:
         """What to do with frames of this size."""
         resized = self._resized(width, height)
         box = self.cover or self.crop or resized
@@ -77,7 +77,9 @@ class Geometry:
                 f"crop less, or resize to cover it with '{box[0]}x{box[1]}'"
             )
         left, top = (resized[0] - box[0]) // 2, (resized[1] - box[1]) // 2
-        return Plan(width=resized[0], height=resized[1], left=left, top=top, crop_width=box[0], crop_height=box[1])
+        return ResizePlan(
+            width=resized[0], height=resized[1], left=left, top=top, crop_width=box[0], crop_height=box[1]
+        )
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         if self.short_side is not None:

@@ -14,7 +14,7 @@ import torch
 
 from inlay.errors import UsageError, VideoError
 from inlay.video.decoder import Decoder, video_stream
-from inlay.video.frames import Video
+from inlay.video.frames import Video, join_videos
 from inlay.video.geometry import Geometry, as_geometry
 from inlay.video.pixels import Converter
 from inlay.video.source import Input, Source
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
 CHUNK = 33
+join = join_videos  # under this name for inlay.web
 
 
 class VideoReader:
@@ -169,23 +170,7 @@ def read_video(
 ) -> Video:
     """The whole video, or the part asked for, in memory; the arguments are those of `open_video`."""
     with open_video(source, size=size, start=start, frames=frames, interval=interval, keep_going=keep_going) as reader:
-        return join(list(reader.chunks()))
-
-
-def join(chunks: list[Video]) -> Video:
-    """The chunks of one reader as one video; chunks without times stand on the grid."""
-    seconds = None
-    if any(chunk.seconds is not None for chunk in chunks):
-        firsts = np.cumsum([0, *map(len, chunks[:-1])])
-        seconds = torch.cat([chunk_seconds(chunk, int(first)) for chunk, first in zip(chunks, firsts, strict=True)])
-    return Video(frames=torch.cat([chunk.frames for chunk in chunks]), fps=chunks[0].fps, seconds=seconds)
-
-
-def chunk_seconds(chunk: Video, first: int) -> torch.Tensor:
-    """[T] the times of a chunk whose first frame is the `first`-th of its video."""
-    if chunk.seconds is not None:
-        return chunk.seconds
-    return (first + torch.arange(len(chunk), dtype=torch.float64)) / float(chunk.fps)
+        return join_videos(list(reader.chunks()))
 
 
 def _check_span(start: int, frames: int | None, interval: int) -> None:

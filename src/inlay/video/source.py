@@ -31,7 +31,7 @@ HEAD_BYTES = 1 << 16  # enough to see the first boxes of an mp4, whose order tel
 
 
 def pyav() -> ModuleType:
-    """PyAV, imported when the first file is opened: the rest of the room works without it."""
+    """PyAV, imported when the first file is opened: the rest of the package works without it."""
     try:
         import av
     except ImportError as error:

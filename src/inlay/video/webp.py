@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of a video in, an animated WebP out: a film that a web page or a README shows like any picture."""
+"""Write an animated WebP: a film that a web page or a README shows like any picture."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError, VideoError
+from inlay.files import write_atomic
 from inlay.video.frames import Video
 from inlay.video.source import pyav
 
@@ -58,11 +59,5 @@ def _pictures(first: Video, rest: Iterator[Video], step: int) -> Iterator[tuple[
 def write_webp(video: Video | Iterable[Video], path: str | os.PathLike[str], *, quality: int = 75) -> Path:
     """As `webp_bytes`, into a file that appears when it is whole."""
     place = Path(path)
-    data = webp_bytes(video, quality=quality)
-    part = place.with_name(f".{place.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(place)
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomic(place, webp_bytes(video, quality=quality))
     return place

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from inlay.errors import ConfigError, ShapeError, UsageError, VideoError
+from inlay.files import part_beside
 from inlay.video.frames import Video
 from inlay.video.pixels import careful_bicubic
 from inlay.video.source import pyav
@@ -83,7 +83,7 @@ class VideoWriter:
         numerator = self.fps.numerator
         self._tick = Fraction(1, numerator * -(-_FINEST_TICK // numerator))  # fine, and a whole part of a frame
         self._last_stamp = -1
-        self._part = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
+        self._part = part_beside(self.path)
         self._reformatter = pyav().video.reformatter.VideoReformatter()
         self._flags = careful_bicubic()
         self._open = False

@@ -11,6 +11,7 @@ import typer
 from inlay.cli import dataoptions, options, paths
 from inlay.cli.screen import Screen, clips_text
 from inlay.errors import VideoError
+from inlay.files import atomic
 
 
 def calibrate(
@@ -61,7 +62,7 @@ def calibrate(
     profile = room.finish(
         state, data=f"{found.name} ({found.layout}, {found.split}), {len(found)} clips, {found.digest}"
     )
-    with paths.atomic(target) as part:
+    with atomic(target) as part:
         profile.save(part)
     at_tau = min(zip(profile.taus, profile.keep_rates, strict=True), key=lambda row: abs(row[0] - profile.tau))
     record = {

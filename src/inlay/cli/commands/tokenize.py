@@ -14,7 +14,7 @@ from inlay.cli import options
 from inlay.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from inlay.scale import Progress
+    from inlay.scale import TokenizeProgress
 
 Source = Annotated[
     str,
@@ -121,7 +121,7 @@ def tokenize(
 
 
 @contextmanager
-def bar(screen: Screen) -> Iterator[Callable[[Progress], None]]:
+def bar(screen: Screen) -> Iterator[Callable[[TokenizeProgress], None]]:
     """Videos done, how fast, how long still, how many failed; only on a terminal."""
     if screen.quiet or screen.json or not sys.stderr.isatty():
         yield lambda progress: None
@@ -143,7 +143,7 @@ def bar(screen: Screen) -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=120) as shown:
         task = shown.add_task("", total=None, rate=0.0, refused=0)
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: TokenizeProgress) -> None:
             elapsed = shown.tasks[0].elapsed or 0.0
             rate = (progress.done - progress.before) / elapsed if elapsed else 0.0
             shown.update(task, total=progress.videos, completed=progress.done, rate=rate, refused=progress.refused)

@@ -20,7 +20,7 @@ from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig,
 
 if TYPE_CHECKING:
     from inlay.fill.lit import LitConfig
-    from inlay.train.loop import Outcome
+    from inlay.train.loop import TrainResult
 
 app = typer.Typer(help="Train a LIT, the embedded backbone, or both at once.", no_args_is_help=True)
 
@@ -51,7 +51,7 @@ Shape = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainJob:
     """What every command of `inlay train` is told, each field a flag."""
 
     data: Data
@@ -83,7 +83,7 @@ class Job:
         told = {name: getattr(self, name) for name in names}
         return {**told, "device": pick_device(self.device), "quiet": self.quiet or self.json}
 
-    def show(self, outcome: Outcome) -> None:
+    def show(self, outcome: TrainResult) -> None:
         if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
             return
         psnr = outcome.best_psnr
@@ -110,15 +110,15 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     Settings that are not given are left out: they are the preset's.
     """
-    hints = {**get_type_hints(Job, include_extras=True), **get_type_hints(command, include_extras=True)}
-    job = {f.name: _parameter(f.name, hints[f.name], f.default) for f in fields(Job)}
+    hints = {**get_type_hints(TrainJob, include_extras=True), **get_type_hints(command, include_extras=True)}
+    job = {f.name: _parameter(f.name, hints[f.name], f.default) for f in fields(TrainJob)}
     given = inspect.signature(command).parameters.values()
     own = {p.name: _parameter(p.name, hints[p.name], p.default) for p in given if p.name not in ("job", "settings")}
     settings = _settings()
 
     def run(**values: Any) -> None:
         kept = {k: v for k, v in values.items() if k in own or (k in settings and v is not None)}
-        command(Job(**{k: values[k] for k in job}), **kept)
+        command(TrainJob(**{k: values[k] for k in job}), **kept)
 
     parameters = [*job.values(), *own.values(), *settings.values()]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -147,7 +147,7 @@ def _settings() -> dict[str, inspect.Parameter]:
 @app.command("lit")
 @with_flags
 def lit(
-    job: Job,
+    job: TrainJob,
     preset: Preset = "plus",
     shape: Shape = None,
     backbone: options.BackboneName = "mini",
@@ -178,7 +178,7 @@ def lit(
 
 @app.command("backbone")
 @with_flags
-def backbone(job: Job, preset: Preset = "mini", init: Init = None, **settings: Any) -> None:
+def backbone(job: TrainJob, preset: Preset = "mini", init: Init = None, **settings: Any) -> None:
     """Train the embedded backbone, from nothing or from the weights --from names.
 
     Presets: mini (our recipe for it alone), smoke (seconds, to see that everything is in place).
@@ -198,7 +198,7 @@ def backbone(job: Job, preset: Preset = "mini", init: Init = None, **settings: A
 @app.command("together")
 @with_flags
 def together(
-    job: Job, preset: Preset = "together", init: Init = None, init_lit: InitLit = None, **settings: Any
+    job: TrainJob, preset: Preset = "together", init: Init = None, init_lit: InitLit = None, **settings: Any
 ) -> None:
     """Train the embedded backbone and its LIT at once, so that latents change most where the picture does.
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-_DOORS = {  # public name -> the module that holds it; opened on first use
+_LAZY = {  # public name -> its module, imported on first use
     "STUDIES": "inlay.research.studies.catalogue",
     "RULES": "inlay.research.studies.rules",
-    "LAYOUTS": "inlay.research.studies.layouts",
     "Bench": "inlay.research.studies.evaluate",
     "ClipSpec": "inlay.research.studies.datasets",
     "DataSet": "inlay.research.studies.datasets",
@@ -22,7 +21,6 @@ _DOORS = {  # public name -> the module that holds it; opened on first use
 }
 
 __all__ = [
-    "LAYOUTS",
     "RULES",
     "STUDIES",
     "Bench",
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from inlay.research.studies.catalogue import STUDIES, run_study
     from inlay.research.studies.datasets import ClipSpec, DataSet, open_data
     from inlay.research.studies.evaluate import Bench, collect
-    from inlay.research.studies.layouts import LAYOUTS
     from inlay.research.studies.records import Record, Store
     from inlay.research.studies.rules import RULES, Setting
     from inlay.research.studies.workspace import Workspace
@@ -50,9 +47,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _DOORS:
+    if name not in _LAZY:
         raise AttributeError(f"module 'inlay.research.studies' has no attribute {name!r}")
-    return getattr(import_module(_DOORS[name]), name)
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

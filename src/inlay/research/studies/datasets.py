@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from inlay.errors import ConfigError, InlayError, VideoError
-from inlay.research.studies.layouts import PICTURE, find_videos, is_frame_folder
 from inlay.video.frames import Video
+from inlay.video.listing import PICTURE_SUFFIXES, find_videos, is_frame_folder
 
 ORIGINS = "clips.json"
 RESIZE = "bicubic to just cover the square (short side first), then centre crop"
@@ -142,11 +142,12 @@ def open_data(
     `limit` stops after so many videos that can be used.
     """
     spec = spec or ClipSpec()
-    layout, split, listing = find_videos(place, layout=layout, split=split)
+    listing = find_videos(place, layout=layout, split=split)
+    videos = tuple(dict.fromkeys(listing.videos))  # one that is named twice would count twice
     clips: list[Clip] = []
     left_out: list[str] = []
     used = 0
-    for found, path in listing.videos:
+    for found, path in videos:
         if limit and used >= limit:
             break
         label = _legible(found)
@@ -167,16 +168,16 @@ def open_data(
     for line in left_out:
         tell(f"left out: {line}")
     if not clips:
-        raise VideoError(f"{place}: none of {len(listing.videos)} videos can be used; the first: {left_out[0]}")
+        raise VideoError(f"{place}: none of {len(videos)} videos can be used; the first: {left_out[0]}")
     label = name or (Path(place).stem if Path(place).is_file() else Path(place).resolve().name)
     return DataSet(
         name=_legible(label),
-        layout=layout,
-        split=split,
+        layout=listing.layout,
+        split=listing.split,
         spec=spec,
         clips=tuple(clips),
         left_out=tuple(left_out),
-        absent=listing.absent,
+        absent=tuple(dict.fromkeys(listing.absent)),
     )
 
 
@@ -216,7 +217,7 @@ def read_any(path: Path, spec: ClipSpec, *, start: int = 0, frames: int | None =
 
 
 def pictures(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURE)
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURE_SUFFIXES)
 
 
 def _array(path: Path) -> Any:

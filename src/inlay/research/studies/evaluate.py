@@ -60,7 +60,7 @@ class Scene:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RuleResult:
     """What a rule made of a clip, before it is measured."""
 
     video: Video
@@ -148,7 +148,7 @@ class Bench:
     def scene(self, clip: Clip) -> Scene:
         return Scene(self, clip.name, clip.load())
 
-    def run(self, scene: Scene, setting: Setting) -> Outcome:
+    def run(self, scene: Scene, setting: Setting) -> RuleResult:
         """Allocate, store, fill, decode."""
         self.tally.reset()
         with self.timed("allocate") as first, self.tally.during("allocate"), torch.inference_mode():
@@ -160,7 +160,7 @@ class Bench:
             z_BCTHW = self.filled(tokens.dense().to(device), tokens.mask[None].to(device), setting)
         with self.timed("decode") as third, self.tally.during("rebuild"):
             video = cropped(self.tokenizer.decode_latents(z_BCTHW)[0], tokens.info, scene.video.seconds)
-        return Outcome(
+        return RuleResult(
             video=video,
             tokens=tokens,
             bits_per_pixel=bits,

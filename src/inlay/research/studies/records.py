@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records in, one JSON file each out, whole or not at all: what lets a study go on where it stopped."""
+"""Keep one JSON file for each result, written whole or not at all: what lets a study go on where it stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError
+from inlay.files import write_atomic
 from inlay.research.studies.readings import Reading
 
 FORMAT = 1
@@ -102,16 +101,9 @@ class Store:
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, part = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+            write_atomic(path, data)
         except OSError as error:
-            raise UsageError(f"{path.parent}: cannot be written ({error.strerror}); give another --out") from error
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(part).chmod(0o644)
-            Path(part).replace(path)
-        finally:
-            Path(part).unlink(missing_ok=True)
+            raise UsageError(f"{path.parent}: cannot be written ({error.strerror}); give another folder") from error
         return path
 
     def read_json(self, name: str) -> dict[str, Any] | None:

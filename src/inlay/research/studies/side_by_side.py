@@ -104,7 +104,7 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ClipTask:
     """One clip of one study, by its place in the study's sets; without a place, the thresholds the study needs."""
 
     study: str
@@ -121,11 +121,11 @@ class Task:
         return f"{self.study}: {data.name}: {clip.name}"
 
 
-def tasks_of(work: Workspace, names: list[str]) -> list[Task]:
+def tasks_of(work: Workspace, names: list[str]) -> list[ClipTask]:
     """Study by study; the thresholds before anything else, since later clips wait for them."""
-    first = {MATCHED[name]: Task(study=name) for name in names if name in MATCHED}
+    first = {MATCHED[name]: ClipTask(study=name) for name in names if name in MATCHED}
     clips = [
-        Task(study=name, place=(i, k))
+        ClipTask(study=name, place=(i, k))
         for name in names
         for i, data in enumerate(PARTED[name].sets(work))
         for k in range(len(data))
@@ -141,7 +141,7 @@ class Crew:
         spawn = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
         self.pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_enter, initargs=(order, self.until))
 
-    def run(self, tasks: list[Task]) -> Iterator[tuple[Task, str, str]]:
+    def run(self, tasks: list[ClipTask]) -> Iterator[tuple[ClipTask, str, str]]:
         """(task, what was done, why it failed), as they end; a task that begins too late is not done, nor named."""
         waiting = {self.pool.submit(_do, task): task for task in tasks}
         for future in as_completed(waiting):
@@ -162,7 +162,7 @@ def _enter(order: Order, until: float) -> None:
     _until.append(until)
 
 
-def _do(task: Task) -> tuple[str, str]:
+def _do(task: ClipTask) -> tuple[str, str]:
     if time.time() > _until[0]:
         return "", ""
     try:

@@ -13,7 +13,6 @@ from inlay.measure import MeasureConfig
 from inlay.origin import commit
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.evaluate import Bench, Tell, collect
-from inlay.research.studies.layouts import DAVIS_VAL
 from inlay.research.studies.matching import Matcher
 from inlay.research.studies.paper import Quality
 from inlay.research.studies.plots import Panel
@@ -32,6 +31,7 @@ from inlay.research.studies.sections import (
     rate_cell,
     word,
 )
+from inlay.video.listing import DAVIS_VAL
 
 SETS = {"davis": "--data-davis", "bench": "--data-bench"}
 

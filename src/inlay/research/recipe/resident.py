@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole data set in memory in, clips cut on its device out: for training that must not wait for files."""
+"""Cut clips from a whole data set in memory, on its device: for training that must not wait for files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError
+from inlay.research.recipe.ivf import PlanarVideo, decode_ivf, i420_to_rgb
 from inlay.train.data import ClipSource, cut_all, cut_rgb, finish
-from inlay.train.ivf import PlanarVideo, decode_ivf, i420_to_rgb
 from inlay.train.sampler import ClipEntry, Draw
 
 MARGIN = 4  # luma pixels cut around a crop, so that chroma at its border is interpolated from real neighbours

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Photographs in, clips of a camera that pans, zooms and turns over them out: motion with nothing else in it."""
+"""Clips of a camera that pans, zooms and turns over photographs: motion with nothing else in it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from inlay.errors import VideoError, require
 from inlay.train.data import finish
 from inlay.train.sampler import ClipEntry, Draw
+from inlay.video.listing import PICTURE_SUFFIXES
 
-SUFFIXES = (".webp", ".jpg", ".jpeg", ".png")
 ENDLESS = 1_000_000  # frames a photograph offers: a camera may look at it as long as it likes
 
 
@@ -47,9 +47,9 @@ class PhotoClips:
     @staticmethod
     def from_folder(folder: str | Path, *, device: torch.device | str = "cpu") -> PhotoClips:
         """Every photograph of a folder, read with Pillow."""
-        paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in SUFFIXES)
+        paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
         if not paths:
-            raise VideoError(f"{folder}: no photographs; looked for {', '.join(SUFFIXES)}")
+            raise VideoError(f"{folder}: no photographs; looked for {', '.join(PICTURE_SUFFIXES)}")
         return PhotoClips([read_photo(p) for p in paths], names=[p.stem for p in paths], device=device)
 
     def cut(self, draw: Draw) -> Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AV1 files in, planar frames out, by the `dav1d` program: for machines that have no video library."""
+"""Decode AV1 with the `dav1d` program into planar frames: for machines that have no video library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.errors import MissingError, ShapeError, VideoError, pick, require
+from inlay.errors import MissingError, ShapeError, VideoError, pick
 from inlay.types import describe
 
 MATRICES = {
@@ -114,7 +114,7 @@ def i420_to_rgb(
 
 
 def bicubic(chroma_TCHW: Tensor) -> Tensor:
-    """Twice the size as swscale's careful path makes it, which the video room uses."""
+    """Twice the size as swscale's careful path makes it, which inlay.video uses."""
     n, m = chroma_TCHW.shape[-2:]
     padded = F.pad(chroma_TCHW, (0, 0, 2, 2), mode="replicate")
     rows = [padded[..., i : i + n, :] for i in range(5)]  # samples lie between two rows: a quarter from each
@@ -163,7 +163,9 @@ def remux_to_ivf(source: str | Path, target: str | Path) -> Path:
 
     The four spare bytes of the ivf header carry the number of the colour matrix, which dav1d does not hand on.
     """
-    av = require("av", extra="video")
+    from inlay.video.source import pyav
+
+    av = pyav()
     path = Path(target)
     with av.open(str(source)) as container:
         if not container.streams.video:
