@@ -12,18 +12,19 @@ from torch import Tensor
 
 from inlay.codec import (
     MODES,
-    EncodeConfig,
     Decoder,
+    EncodeConfig,
     Encoder,
+    LatentDecoder,
     WholeVideo,
     keep_curve,
     mode_of,
-    paper,
+    paper_stream,
 )
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, ShapeError, UsageError
-from inlay.fill import Lit, LitConfig
+from inlay.fill import Filler, Lit, LitConfig
 from inlay.masking import Budget, Profile, latent_l1
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
@@ -33,8 +34,10 @@ PLAIN = EncodeConfig(key_seconds=0, cuts=False)
 TAU = 0.3
 
 
-def encoded(tokenizer: Tokenizer, video: Video, config: EncodeConfig = PLAIN, **options: object) -> Tokens:
-    return Tokens.join(list(Encoder(tokenizer, config, **{"tau": TAU, **options}).encode([video])))
+def encoded(
+    tokenizer: Tokenizer, video: Video, config: EncodeConfig = PLAIN, *, tau: float = TAU, criterion: str = "latent-l1"
+) -> Tokens:
+    return Tokens.join(list(Encoder(tokenizer, replace(config, criterion=criterion), tau=tau).encode([video])))
 
 
 def same(a: Tokens, b: Tokens) -> bool:
@@ -49,7 +52,7 @@ def lit_tokenizer(tiny_mini) -> Tokenizer:  # type: ignore[no-untyped-def]
         lit = Lit.build(LitConfig(kind=kind, width=64, heads=2, blocks=1)).eval()
         torch.nn.init.normal_(lit.out_proj.weight, std=0.1)
         lits[name] = lit
-    return Tokenizer(tiny_mini, lits=lits, profile=Profile(backbone="mini-untrained", weight_hash="", tau=TAU))
+    return Tokenizer(tiny_mini, filler=Filler(lits), profile=Profile(backbone="mini-untrained", weight_hash="", tau=TAU))
 
 
 # --- cutting ----------------------------------------------------------------------------------------------------------
@@ -101,7 +104,7 @@ def test_one_clip_is_what_the_tokenizer_makes_of_it(tiny_tokenizer: Tokenizer) -
     for mode in MODES:
         assert same(encoded(tiny_tokenizer, video, replace(PLAIN, mode=mode)), alone)
     long = moving_square(80, 24, 16)
-    assert same(encoded(tiny_tokenizer, long, replace(PLAIN, mode="clips")), tiny_tokenizer.encode(long, tau=TAU))
+    assert same(encoded(tiny_tokenizer, long, replace(PLAIN, mode="clips")), tiny_tokenizer.encode(long, tau=TAU, mode="clips"))
 
 
 # --- the caches -------------------------------------------------------------------------------------------------------
@@ -134,17 +137,17 @@ def test_dual_cache_is_appendix_d(lit_tokenizer: Tokenizer) -> None:
     video = moving_square(99, 64, 64, speed=1)
     chunks = [lit_tokenizer.encode_pixels(video[i : i + 33].pixels()) for i in (0, 33, 66)]
     masks, inputs = dual_cache(lit_tokenizer, chunks, TAU)
-    tokens = encoded(lit_tokenizer, video, paper())
+    tokens = encoded(lit_tokenizer, video, paper_stream())
     assert tokens.mask.equal(torch.cat(masks, 1)[0])
     assert [s.key for s in tokens.spans] == [True, False, False]
     assert not tokens.mask[9].all(), "the first slot of the second chunk is not kept whole"
-    decoder = Decoder(lit_tokenizer, fill="lit-paper")
+    decoder = LatentDecoder(lit_tokenizer.filler, fill="lit-paper")
     for chunk, mask, given in zip(tokens.chunks(), masks, inputs, strict=True):
         seen = mask.clone()
         seen[:, 0] = True
         with torch.inference_mode():
             want = lit_tokenizer.filler.lits["lit-paper"](given, seen, TAU)
-        assert LatentDecoder(tok).equal(want)
+        assert decoder.push(chunk).equal(want)
 
 
 @pytest.mark.parametrize("mode", ["dual-cache", "stateful"])
@@ -154,11 +157,11 @@ def test_a_true_zero_latent_is_not_a_hole(tiny_tokenizer: Tokenizer, mode: str) 
     first = replace(first, values=torch.zeros_like(first.values))  # kept, and zero
     nothing = torch.zeros_like(second.mask)
     second = replace(second, mask=nothing, values=second.values[:0])
-    decoder = Decoder(tiny_tokenizer, fill="hold")
-    decoder.fill(replace(first, values=first.values + 7, spans=first.spans))
+    decoder = LatentDecoder(tiny_tokenizer.filler, fill="hold")
+    decoder.push(replace(first, values=first.values + 7, spans=first.spans))
     decoder.reset()
-    decoder.fill(first)
-    assert not decoder.fill(second).any(), "zeros were kept last, so zeros are held"
+    decoder.push(first)
+    assert not decoder.push(second).any(), "zeros were kept last, so zeros are held"
 
 
 @pytest.mark.parametrize("mode", ["dual-cache", "stateful"])
@@ -177,7 +180,7 @@ def test_a_still_video_keeps_its_first_slot_only(tiny_tokenizer: Tokenizer, mode
 def test_every_fill_decodes_every_mode(lit_tokenizer: Tokenizer, mode: str, fill: str) -> None:
     video = moving_square(70, 17, 23)
     tokens = encoded(lit_tokenizer, video, replace(PLAIN, mode=mode))
-    dense = lit_tokenizer.fill(tokens, fill).values[0].permute(1, 2, 3, 0)
+    dense = lit_tokenizer.fill(tokens, fill=fill)[0].permute(1, 2, 3, 0)
     assert dense.isfinite().all()
     if fill != "lit-paper":  # which predicts every cell anew
         assert dense[tokens.mask].equal(tokens.values)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from inlay.errors import ConfigError, MissingError, UsageError
-from inlay.fill import Lit, LitConfig
+from inlay.codec import Encoder
+from inlay.fill import Filler, Lit, LitConfig
 from inlay.tokenizer import Tokenizer, pick_device
 from inlay.video.frames import Video
 from tests.conftest import moving_square, still
@@ -35,7 +36,7 @@ def test_static_clip_keeps_a_ninth(tiny_tokenizer: Tokenizer) -> None:
 def test_tau_zero_is_the_backbones_own_reconstruction(tiny_mini) -> None:  # type: ignore[no-untyped-def]
     lit = Lit.build(LitConfig(width=64, heads=2, blocks=1)).eval()
     torch.nn.init.normal_(lit.out_proj.weight)
-    tokenizer = Tokenizer(tiny_mini, lits={"lit": lit})
+    tokenizer = Tokenizer(tiny_mini, filler=Filler({"lit": lit}))
     video = moving_square(33, 32, 48)
     with torch.inference_mode():
         x = tiny_mini.decode(tiny_mini.encode(video.pixels()))[0]
@@ -49,7 +50,7 @@ def test_pieces_of_any_length_give_the_same_tokens(tiny_tokenizer: Tokenizer) ->
     whole = tiny_tokenizer.encode(video, tau=0.1)
     for size in (1, 7, 33, 40):
         pieces = [video[i : i + size] for i in range(0, 70, size)]
-        parts = list(tiny_tokenizer.encode_chunks(pieces, tau=0.1))
+        parts = list(Encoder(tiny_tokenizer, tau=0.1).encode(pieces))
         assert [len(p) for p in parts] == [len(p) for p in whole.chunks()]
         assert torch.equal(torch.cat([p.values for p in parts]), whole.values)
 
@@ -77,7 +78,7 @@ def test_times_travel(tiny_tokenizer: Tokenizer) -> None:
 
 def test_fill_gives_dense_latents(tiny_tokenizer: Tokenizer) -> None:
     tokens = tiny_tokenizer.encode(moving_square(34, 16, 24), tau=0.2)
-    dense = tiny_tokenizer.fill(tokens).values
+    dense = tiny_tokenizer.fill(tokens)
     assert dense.shape == (1, 16, 10, 2, 3)
     assert torch.equal(dense[0].permute(1, 2, 3, 0)[tokens.mask], tokens.values)
 
@@ -91,9 +92,9 @@ def test_tokens_of_other_weights_are_refused(tiny_tokenizer: Tokenizer) -> None:
 
 def test_missing_lit_unknown_fill_missing_tau(tiny_mini) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(MissingError, match="no weights for the fill 'lit'"):
-        Tokenizer(tiny_mini, fill="lit")
+        Filler(default="lit")
     with pytest.raises(UsageError, match="did you mean 'linear'"):
-        Tokenizer(tiny_mini, fill="linea")
+        Filler(default="linea")
     with pytest.raises(ConfigError, match="no default tau"):
         Tokenizer(tiny_mini).encode(still(1, 8, 8))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from inlay.scale.together import Room, Together, joined, split
 from torch import Tensor
 
 from inlay.backbones import load_backbone
@@ -21,7 +22,6 @@ from inlay.container.tokens import Tokens
 from inlay.masking import Profile
 from inlay.scale.config import TokenizeConfig
 from inlay.scale.encode import Pass
-from inlay.scale.together import Room, Together, joined, split
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
 from tests.conftest import moving_square

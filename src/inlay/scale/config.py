@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inlay.codec import CPU_BATCH, GPU_BATCH, EncodeConfig
 from inlay.errors import ConfigError, MissingError, pick

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from inlay.errors import MissingError
+from inlay.fill import LIT_FILES
 from inlay.measure import paired_comparison
 from inlay.research.studies import paper
 from inlay.research.studies.ablation import NAMES, masked
@@ -23,7 +24,6 @@ from inlay.research.studies.sections import (
     word,
 )
 from inlay.research.studies.workspace import Workspace
-from inlay.fill import LIT_FILES
 
 METRICS = ("flicker", "flicker-static", "flicker-moving", "error-level", "psnr")
 REGIONS = {"static": "flicker-static", "moving": "flicker-moving", "all": "flicker"}

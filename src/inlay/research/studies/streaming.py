@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from inlay.codec import EncodeConfig, Encoder
 from inlay.container.tokens import Tokens
 from inlay.errors import VideoError
