@@ -54,6 +54,10 @@ class TokenFileError(InlayError):
     exit_code = 4
 
 
+class CutShortError(TokenFileError):
+    """A token file that ends before its first chunk."""
+
+
 class MissingError(InlayError):
     """Weights or an optional package that are not here."""
 

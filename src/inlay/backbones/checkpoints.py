@@ -69,7 +69,8 @@ def check_trust(path: Path, *, trust: bool) -> None:
         kind = "TorchScript" if path.suffix in SCRIPTS else "a pickle"
         raise UsageError(
             f"{path} is {kind}, which can run code of whoever made it; "
-            "if you trust its maker, add --trust (trust=True); a safetensors file needs no trust"
+            "if you trust its maker, say so (trust=True); a safetensors file needs no trust",
+            about="trust",
         )
 
 
@@ -114,7 +115,9 @@ def _read_pickle(path: Path) -> Checkpoint:
         with torch.serialization.safe_globals(PLAIN):
             tree = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UsageError(f"{path} asks for more than tensors{_refused(error)}; refused even with --trust") from error
+        raise UsageError(
+            f"{path} asks for more than tensors{_refused(error)}; refused even where it is trusted"
+        ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise UsageError(f"{path} is damaged{broken_storage(path) or _first_line(error)}; fetch it again") from error
     if not isinstance(tree, Mapping):

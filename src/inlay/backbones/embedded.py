@@ -22,7 +22,7 @@ def load_mini(weights: Path | None = None) -> Mini:
     try:
         config = MiniConfig(**file.meta.get("config", {}))
     except TypeError as error:
-        raise UsageError(f"{path} holds no mini but something else; give its own weights, or --backbone") from error
+        raise UsageError(f"{path} holds no mini but something else; give its own weights", about="backbone") from error
     backbone = Mini(
         config,
         latent_mean=tuple(file.meta["latent_mean"]) if "latent_mean" in file.meta else None,

@@ -69,7 +69,7 @@ def _download(hub: Any, source: Source, file: str, *, force: bool) -> Path:
     except errors.EntryNotFoundError as error:
         if isinstance(error, errors.LocalEntryNotFoundError):
             raise MissingError(_unreachable(source, name)) from error
-        raise MissingError(f"{source.repo} has no file {name}; give local files with --weights") from error
+        raise MissingError(f"{source.repo} has no file {name}; give local files", about="weights") from error
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError) as error:
         raise MissingError(_unreachable(source, name)) from error
     except Exception as error:
@@ -83,11 +83,9 @@ def _unreachable(source: Source, name: str) -> str:
     constants = require("huggingface_hub.constants", extra="hf")
     if constants.HF_HUB_OFFLINE:
         return (
-            f"{source.repo}/{name} is not in the cache and HF_HUB_OFFLINE is set; fetch it while online, or --weights"
+            f"{source.repo}/{name} is not in the cache and HF_HUB_OFFLINE is set; fetch it while online, or give files"
         )
-    return (
-        f"{source.repo}/{name} could not be fetched from {constants.ENDPOINT}; try again, or give files with --weights"
-    )
+    return f"{source.repo}/{name} could not be fetched from {constants.ENDPOINT}; try again, or give files"
 
 
 def _bring(hub: Any, repo: str, name: str, *, force: bool) -> str | None:

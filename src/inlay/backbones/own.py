@@ -25,7 +25,7 @@ def is_own(name: str) -> bool:
 
 
 def load_own(name: str, weights: Path | None) -> Backbone:
-    """Import and make it: called with nothing, or with the path of `--weights`."""
+    """Import and make it: called with nothing, or with the path of the weights."""
     match = PATTERN.fullmatch(name)
     assert match is not None, "the caller has looked"
     module = _import(match["module"])

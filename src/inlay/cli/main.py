@@ -35,6 +35,14 @@ from inlay.errors import InlayError, Terminated, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PIPE_CLOSED = 141  # 128 + SIGPIPE
+FLAGS = {  # settings of the library whose flags have other names
+    "bucket_seconds": "--bucket",
+    "chunk_frames": "--chunk",
+    "end_seconds": "--to",
+    "key_seconds": "--key-every",
+    "start_seconds": "--from",
+}
+MEANING = {"--keep-going": "--keep-going uses what is intact"}  # where the name alone does not say it
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> command -> function
     "Use": {
@@ -121,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     except (KeyboardInterrupt, Exception) as error:
         if debug:
             traceback.print_exc()
-        message, code = _explain(error)
+        message, code = _explain(error, args)
         sys.stderr.write(f"{message}\n")
     return code
 
@@ -143,12 +151,25 @@ def _invoke(args: list[str]) -> int:
     return 0
 
 
-def _explain(error: BaseException) -> tuple[str, int]:
+def _explain(error: BaseException, args: list[str]) -> tuple[str, int]:
     """The one line a person needs, and the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the answer
         return str(error), UsageError.exit_code
     message, code = _diagnose(error)
-    return f"inlay: {message}", code
+    flags = _flags(error.about, args) if isinstance(error, InlayError) else []
+    hint = f" ({', '.join(flags)})" if flags else ""
+    return f"inlay: {message}{hint}", code
+
+
+def _flags(about: tuple[str, ...], args: list[str]) -> list[str]:
+    """The flags of the given command that set what an error is about."""
+    command, known = typer.main.get_command(app), set[str]()
+    for word in args:
+        command = getattr(command, "commands", {}).get(word, command)
+    for parameter in command.params:
+        known.update(parameter.opts)
+    wanted = [FLAGS.get(name, f"--{name.replace('_', '-')}") for name in about]
+    return [MEANING.get(flag, flag) for flag in wanted if flag in known]
 
 
 def _diagnose(error: BaseException) -> tuple[str, int]:

@@ -7,7 +7,7 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from inlay.errors import TokenFileError
+from inlay.errors import CutShortError, TokenFileError
 
 MAGIC = b"\x89INL\r\n\x1a\n"  # like PNG's: a 7-bit channel, text mode and `type` on Windows each break it visibly
 END_MAGIC = b"\x89INLEND\n"
@@ -56,7 +56,7 @@ def unpack_prefix(data: bytes) -> tuple[str, int]:
     if data[: len(MAGIC)] != MAGIC:
         raise TokenFileError(f"not a token file: {_what(data)}")
     if len(data) < PREFIX_BYTES:
-        raise TokenFileError(f"the file ends inside its header, after {len(data)} bytes; fetch it again")
+        raise CutShortError(f"the file ends inside its header, after {len(data)} bytes; fetch it again")
     _, major, minor, json_bytes = _PREFIX.unpack(data)
     if major != MAJOR:
         raise TokenFileError(

@@ -16,7 +16,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError
 from inlay.types import Recipe, Span, VideoInfo
 
-_CURE = "fetch the file again, or read its intact part with --keep-going (keep_going=True)"
+_CURE = "fetch the file again"
 
 
 def open_tokens(path: Source, *, keep_going: bool = False) -> Tokens:
@@ -51,7 +51,7 @@ class TokenReader:
             self._contents = contents(self._source)
             losses = self._contents.losses
             if losses and not keep_going:
-                raise TokenFileError(f"{losses[0]}; {_CURE}")
+                raise TokenFileError(f"{losses[0]}; {_CURE}", about="keep_going")
             if not self._contents.entries:
                 raise TokenFileError(f"not one chunk is intact ({'; '.join(losses)}); fetch the file again")
         except TokenFileError as error:
@@ -150,8 +150,10 @@ class TokenReader:
 
     def _chunk_error(self, i: int, error: TokenFileError) -> TokenFileError:
         header, number = self.header, self._contents.entries[self._index(i)].number + 1
-        cure = "" if self.keep_going else f"; {_CURE}"
-        return TokenFileError(f"{self.name}: chunk {number} of {header.chunks or '?'}: {error}{cure}")
+        where = f"{self.name}: chunk {number} of {header.chunks or '?'}"
+        if self.keep_going:
+            return TokenFileError(f"{where}: {error}")
+        return TokenFileError(f"{where}: {error}; {_CURE}", about="keep_going")
 
     def _named(self, error: TokenFileError) -> TokenFileError:
-        return TokenFileError(f"{self.name}: {error}")
+        return TokenFileError(f"{self.name}: {error}", about=error.about)

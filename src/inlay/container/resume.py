@@ -11,7 +11,7 @@ from inlay.container.header import FileHeader
 from inlay.container.layout import TIMES, Entry
 from inlay.container.scan import contents
 from inlay.container.source import ByteSource
-from inlay.errors import TokenFileError, UsageError
+from inlay.errors import CutShortError, TokenFileError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,12 @@ def unfinished(path: str | PathLike[str]) -> Unfinished | None:
     source = ByteSource(part)
     try:
         found = contents(source)
+    except CutShortError:  # killed before the first chunk
+        return None
     except TokenFileError as error:
-        if "ends inside its header" in str(error):  # killed before the first chunk
-            return None
-        raise UsageError(f"{part} is not an unfinished token file ({error}); remove it, or pass --force") from error
+        raise UsageError(
+            f"{part} is not an unfinished token file ({error}); remove it, or begin anew", about="force"
+        ) from error
     finally:
         source.close()
     whole = [entry for number, entry in enumerate(found.entries) if entry.number == number]

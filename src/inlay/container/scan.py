@@ -22,7 +22,7 @@ from inlay.container.layout import (
     unpack_prefix,
 )
 from inlay.container.source import SEARCH_BLOCK, ByteSource
-from inlay.errors import TokenFileError
+from inlay.errors import CutShortError, TokenFileError
 
 SEARCH_BUDGET = 4  # times the file's size, and a bit: bytes that a search for chunks may read in vain
 
@@ -43,7 +43,7 @@ def read_header(source: ByteSource) -> tuple[FileHeader, int]:
     end = PREFIX_BYTES + json_bytes + CRC_BYTES
     data = source.read(0, end)
     if len(data) < end:
-        raise TokenFileError(f"the file ends inside its header, after {len(data)} of {end} bytes; fetch it again")
+        raise CutShortError(f"the file ends inside its header, after {len(data)} of {end} bytes; fetch it again")
     if not sealed(data):
         raise TokenFileError("the header fails its checksum; fetch the file again")
     return FileHeader.unpack(data[PREFIX_BYTES:-CRC_BYTES], version=version), end

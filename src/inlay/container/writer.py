@@ -185,7 +185,8 @@ class TokenWriter:
         if left.header.recipe != self.recipe:
             raise UsageError(
                 f"{left.path} was begun with other settings ({_settings(left.header.recipe)}) "
-                f"than these ({_settings(self.recipe)}); give the same, or --force and not --resume"
+                f"than these ({_settings(self.recipe)}); give the same, or begin anew",
+                about=("force", "resume"),
             )
         self.header, self._times = left.header, left.times
         self._entries, self._at = list(left.entries), left.end
@@ -239,7 +240,7 @@ def _check_target(path: Path, *, force: bool) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist; make it first")
     if path.exists() and not force:
-        raise UsageError(f"{path} exists; pass --force (force=True) to replace it")
+        raise UsageError(f"{path} exists; choose another name, or replace it (force=True)", about="force")
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:

@@ -53,7 +53,7 @@ def export(tokenizer: Tokenizer, folder: Path, config: ExportConfig, *, force: b
     targets = {name: folder / f"{tokenizer.spec.name}.{name}.{SUFFIX[config.form]}" for name in config.parts}
     there = [path for path in targets.values() if path.exists()]
     if there and not force:
-        raise UsageError(f"{there[0]}: exists already; give --force to overwrite it, or another folder")
+        raise UsageError(f"{there[0]}: exists already; overwrite it, or give another folder", about="force")
     parts = {name: build(tokenizer, name, config.shape) for name in targets}  # all, before anything is written
     rows = {name: write_checked(parts[name], path, config.form) for name, path in targets.items()}
     return {

@@ -34,20 +34,33 @@ class Budget:
     def __post_init__(self) -> None:
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) > 1:
-            flags = " and ".join(f"--{kind}" for kind in given)
-            raise ConfigError(f"{flags} contradict each other; a video has one budget, so give one of them")
+            raise ConfigError(
+                f"{' and '.join(given)} contradict each other; a video has one budget, so give one of them",
+                about=tuple(given),
+            )
         _check("tau", self.tau, lambda v: 0 <= v < math.inf, "a distance: zero or more, and finite")
         _check("keep", self.keep, lambda v: 0 < v <= 1, "a share of the cells, above 0 and at most 1")
         _check("tokens", self.tokens, lambda v: v >= 1, "a number of tokens, 1 or more")
         _check("bits", self.bits, lambda v: 0 < v < math.inf, "bits a pixel, above 0 and finite")
         _check("psnr", self.psnr, lambda v: 0 < v <= 100, "decibels, above 0 and at most 100")
-        _check("bucket", self.bucket_seconds, lambda v: 0 < v < math.inf, "a time in seconds, above 0 and finite")
+        _check(
+            "bucket_seconds", self.bucket_seconds, lambda v: 0 < v < math.inf, "a time in seconds, above 0 and finite"
+        )
         if self.exact and self.keep is None:
-            raise ConfigError("--exact makes --keep an exact count; give --keep with it (--tokens is exact by itself)")
+            raise ConfigError(
+                "exact makes a keep rate an exact count; give one (a number of tokens is exact by itself)",
+                about=("exact", "keep"),
+            )
         if self.bucket_seconds is not None and self.keep is None and self.bits is None:
-            raise ConfigError("--bucket steers towards a rate; give --keep or --bits with it")
+            raise ConfigError(
+                "a bucket steers towards a rate; give a keep rate or bits with it",
+                about=("bucket_seconds", "keep", "bits"),
+            )
         if self.exact and self.bucket_seconds is not None:
-            raise ConfigError("--exact counts the whole video and --bucket steers without knowing it; give one of them")
+            raise ConfigError(
+                "exact counts the whole video and a bucket steers without knowing it; give one of them",
+                about=("exact", "bucket_seconds"),
+            )
 
     @property
     def kind(self) -> str:
@@ -61,7 +74,7 @@ class Budget:
 
 def _check(name: str, value: float | None, ok: Callable[[float], bool], wanted: str) -> None:
     if value is not None and not ok(value):  # NaN compares false, and so is refused
-        raise ConfigError(f"--{name} is {wanted}; got {value:g}")
+        raise ConfigError(f"{name} is {wanted}; got {value:g}", about=name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,9 +57,9 @@ class TokenizeConfig:
         pick("dtype", self.dtype, dict.fromkeys(DTYPES))
         Geometry.parse(self.size)
         _ = self.budget, self.encode
-        for name, flag in (("shard_videos", "--shard-videos"), ("batch", "--batch")):
+        for name in ("shard_videos", "batch"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{flag} counts videos, 0 for the default; got {getattr(self, name)}")
+                raise ConfigError(f"{name} counts videos, 0 for the default; got {getattr(self, name)}", about=name)
         if self.weights is not None and not Path(self.weights).exists():
             raise MissingError(f"no weights at {self.weights}; give the path of a file or a folder")
 

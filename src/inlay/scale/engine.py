@@ -24,9 +24,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.workers < 0:
-            raise ConfigError(f"--workers counts processes, 0 for as many as fit; got {self.workers}")
+            raise ConfigError(f"workers are processes, 0 for as many as fit; got {self.workers}", about="workers")
         if self.address is not None and self.engine != "ray":
-            raise UsageError("--address is that of a Ray cluster; give --engine ray with it")
+            raise UsageError(
+                "the address is that of a Ray cluster; choose the engine ray with it", about=("address", "engine")
+            )
 
 
 class Engine(Protocol):

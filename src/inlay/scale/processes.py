@@ -56,8 +56,9 @@ class Hand:
         """What to say when workers die before they begin."""
         return InlayError(
             f"workers die before they begin (exit code {self.process.exitcode}); is there memory for {workers} of "
-            "them? give fewer (--workers), then run the same command again; in a script of your own, call tokenize "
-            'under: if __name__ == "__main__"'
+            "them? give fewer, then run the same job again; in a script of your own, call tokenize under: "
+            'if __name__ == "__main__"',
+            about="workers",
         )
 
 

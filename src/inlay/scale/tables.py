@@ -104,8 +104,8 @@ def read_table(place: str, *, path_column: str | None = None, caption_column: st
     for number, row in enumerate(reader(place), 1):
         if columns is None:
             columns = (
-                _column(place, row, path_column, PATH_COLUMNS, "--path-column") or "",
-                _column(place, row, caption_column, CAPTION_COLUMNS, "--caption-column", needed=False),
+                _column(place, row, path_column, PATH_COLUMNS, "path_column") or "",
+                _column(place, row, caption_column, CAPTION_COLUMNS, "caption_column", needed=False),
             )
         path, caption = row.get(columns[0]), row.get(columns[1]) if columns[1] else None
         if not path:
@@ -114,7 +114,7 @@ def read_table(place: str, *, path_column: str | None = None, caption_column: st
 
 
 def _column(
-    place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...], flag: str, *, needed: bool = True
+    place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...], setting: str, *, needed: bool = True
 ) -> str | None:
     if given is not None:
         if given not in row:
@@ -123,6 +123,7 @@ def _column(
     found = next((name for name in usual if name in row), None)
     if found is None and needed:
         raise UsageError(
-            f"{place}: none of its columns ({', '.join(map(str, row))}) is called {', '.join(usual)}; name one ({flag})"
+            f"{place}: none of its columns ({', '.join(map(str, row))}) is called {', '.join(usual)}; name one",
+            about=setting,
         )
     return found

@@ -57,7 +57,9 @@ class RunDir:
     def check(self, identity: RunIdentity, *, resume: bool) -> None:
         """Refuse a folder that holds a run which is not this very one, or was not asked to go on."""
         if self.begun and not resume:
-            raise UsageError(f"{self.path} holds a run already; go on with resume (--resume), or choose another folder")
+            raise UsageError(
+                f"{self.path} holds a run already; go on with it, or choose another folder", about="resume"
+            )
         if self.begun:
             self._check_same(identity)
 

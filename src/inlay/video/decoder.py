@@ -86,7 +86,7 @@ class Decoder:
         missing = self.input.shortfall()  # the cause, where a decoder only sees the effect
         self._wrong = self._wrong or (f"cut short: {missing}" if missing else wrong)
         if not self.keep_going:
-            raise VideoError(f"{self.damage}; fetch the file again, or use these with keep_going (--keep-going)")
+            raise VideoError(f"{self.damage}; fetch the file again, or use these (keep_going)", about="keep_going")
 
 
 def video_stream(container: InputContainer, name: str) -> VideoStream:

@@ -28,5 +28,5 @@ def check_target(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
     if path.exists() and not force:
-        raise UsageError(f"{path}: is already there; choose another name, or overwrite it with force (--force)")
+        raise UsageError(f"{path}: is already there; choose another name, or overwrite it", about="force")
     return path

@@ -154,6 +154,5 @@ def open_token_file(path: Path, limits: Limits) -> None:
 
 
 def plain_reason(error: Exception, path: Path) -> str:
-    """An error without the folder and without flags that a page does not have."""
-    text = str(error).replace(str(path), path.name)
-    return text.replace(", or read its intact part with --keep-going (keep_going=True)", "")
+    """An error without the folder."""
+    return str(error).replace(str(path), path.name)

@@ -86,7 +86,10 @@ class Bench:
         profile = tokenizer.profile
         if tau is None and profile is None:
             name = tokenizer.spec.name
-            raise ConfigError(f"there is no default tau for {name}; give --tau, or a --profile of inlay calibrate")
+            raise ConfigError(
+                f"there is no default tau for {name}; give one, or calibrate it (inlay calibrate)",
+                about=("tau", "profile"),
+            )
         self.tau = profile.tau if tau is None and profile is not None else float(tau or 0.0)
         MaskConfig(tau=self.tau)  # refuses what is no threshold before a clip is read
 

@@ -61,7 +61,7 @@ def choose_metrics(names: str, device: str) -> tuple[str, ...]:
     chosen = {"all": tuple(METRICS), "paper": PAPER, "quick": QUICK}.get(names)
     chosen = chosen or tuple(dict.fromkeys(n.strip() for n in names.split(",") if n.strip()))
     if not chosen:
-        raise UsageError("--metrics is empty; give auto, quick, paper, or names with commas between")
+        raise UsageError("no metric is named; give auto, quick, paper, or names with commas between", about="metrics")
     for name in chosen:
         pick("metric", name, METRICS)
     return chosen

@@ -33,7 +33,7 @@ from inlay.research.studies.sections import (
 )
 from inlay.video.listing import DAVIS_VAL
 
-SETS = {"davis": "--data-davis", "bench": "--data-bench"}
+SETS = ("davis", "bench")
 
 
 @dataclass(kw_only=True)
@@ -57,7 +57,7 @@ class Workspace:
 
     def need(self, role: str) -> DataSet:
         if role not in self.data:
-            raise UsageError(f"this study needs the data set {role}; give {SETS[role]} DIR")
+            raise UsageError(f"this study needs the data set {role}; name its folder", about=f"data_{role}")
         return self.data[role]
 
     def davis_val(self) -> DataSet:
