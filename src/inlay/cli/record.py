@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token file in, its record for programs and its rows for people out."""
+"""What the commands say of a token file: a record for programs, rows for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def file_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("file", f"{record['file']}, {size_text(record['bytes'])}"),
         ("video", f"{record['frames']} frames {record['width']}x{record['height']} at {fps:g} fps"),
-        ("kept", f"{record['keep_rate']:.1%}: {record['tokens']:,} tokens of {record['cells']:,} cells"),
+        ("kept", f"{record['keep_rate']:.1%}: {record['tokens']:,} tokens of {record['cells']:,} cells, "
+                 f"mode {record['streaming']}"),
         ("bits", f"{record['bits_per_pixel']:.4f} a pixel, all included"),
         ("bytes", f"values {record['value_bytes']:,}, mask {record['mask_bytes']:,}, rest {record['header_bytes']:,}, "
                   f"in {record['chunks']} chunk{'s' if record['chunks'] != 1 else ''}"),

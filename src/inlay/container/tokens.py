@@ -56,7 +56,7 @@ class Tokens:
     def __repr__(self) -> str:
         grid = "x".join(map(str, self.mask.shape))
         return (
-            f"Tokens({len(self):,} of {self.cells:,} cells ({self.keep_rate:.1%}), grid {grid}, "
+            f"Tokens({len(self):,} of {self.cells:,} cells ({self.keep_rate:.1%}, mode {self.recipe.streaming}), grid {grid}, "
             f"{self.channels} channels, {self.info.frames} frames {self.info.width}x{self.info.height})"
         )
 

@@ -90,7 +90,7 @@ class Actions:
             start = time.perf_counter()
             choice = session.choose_tau(float(tau)) if mode == BY_TAU else session.choose_keep(float(keep) / 100)
             spent = 1000 * (time.perf_counter() - start)
-            kept = f"{choice.curve.tokens:,} of {choice.curve.cells:,} cells kept ({choice.curve.keep_rate:.1%})"
+            kept = f"{choice.curve.tokens:,} of {choice.curve.cells:,} cells kept ({choice.curve.keep_rate:.1%}, mode {choice.mode})"
             return f"{kept} at tau {choice.tau:.4g}; mask found in {spent:.0f} ms."
 
         return self._try(visitor, work, frame, fill)
@@ -117,7 +117,7 @@ class Actions:
     def _loaded(self, session: Session) -> str:
         choice, video = session.choice, session.original
         assert choice is not None and video is not None, "a session that was loaded has a clip and a mask"
-        kept = f"{choice.curve.keep_rate:.1%} of its cells are kept at tau {choice.tau:.4g}"
+        kept = f"{choice.curve.keep_rate:.1%} of its cells are kept at tau {choice.tau:.4g}, mode {choice.mode}"
         return f"{session.name}: {len(video)} frames {video.width}x{video.height}; {kept}."
 
     def _decode(self, session: Session, fill: str, advance: Advance) -> bool:

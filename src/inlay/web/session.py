@@ -42,6 +42,11 @@ class Choice:
     def frames(self) -> int:
         return len(self.keep_Thw)
 
+    @property
+    def mode(self) -> str:
+        """What a chunk knows of the one before."""
+        return self.chunks[0].recipe.streaming
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:

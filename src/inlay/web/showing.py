@@ -119,7 +119,7 @@ def table(session: Session) -> str:
     rows = [
         ("clip", f"{frames} frames {info.width}x{info.height} at {float(info.fps):g} fps"),
         ("tau", f"{choice.tau:.4g}"),
-        ("keep rate", f"{choice.curve.keep_rate:.1%}"),
+        ("keep rate", f"{choice.curve.keep_rate:.1%}, mode {choice.mode}"),
         ("tokens", f"{choice.curve.tokens:,} of {choice.curve.cells:,}"),
         ("bytes", "after Reconstruct" if size is None else f"{size:,}"),
         ("bits per pixel", "after Reconstruct" if size is None else f"{8 * size / pixels:.4f}"),
