@@ -22,7 +22,7 @@ def demo_clip(frames: int = 66, height: int = 256, width: int = 256, *, seed: in
 
     Most cells do not change for two thirds of the clip, some are hidden and come back, and then everything moves.
     """
-    from inlay.video import cast
+    from inlay.video import sprites
 
     _check(frames, height, width)
     aspect = width / height
@@ -35,10 +35,10 @@ def demo_clip(frames: int = 66, height: int = 256, width: int = 256, *, seed: in
             seen, (back, middle, front) = left, (_view(layer, left, width) for layer in layers)
         canvas = Canvas(height, width, left=left / (height * _FINE))
         canvas.lay(back)
-        cast.sails(canvas, 0.35 + 0.07 * index)
-        cast.train(canvas, 0.16 + (aspect + 0.38) * time)
+        sprites.sails(canvas, 0.35 + 0.07 * index)
+        sprites.train(canvas, 0.16 + (aspect + 0.38) * time)
         canvas.lay(middle)
-        cast.ball(canvas, 0.10 + (aspect + 0.02) * time)
+        sprites.ball(canvas, 0.10 + (aspect + 0.02) * time)
         canvas.lay(front)
         pictures.append(canvas.bytes())
     return _video(pictures)
