@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.errors import UsageError, require
+from inlay.errors import UsageError
 from inlay.video.frames import Video
 
 LEFT, RIGHT, UP, DOWN = (-1.0, 0.0), (1.0, 0.0), (0.0, -1.0), (0.0, 1.0)
@@ -146,13 +146,14 @@ def shrink(video: Video, side: int) -> Video:
 
 def read_photos(folder: Path) -> list[Tensor]:
     """Every photograph of a folder as uint8 [H, W, 3]."""
-    image = require("PIL.Image", extra="plot")
+    from PIL import Image
+
     paths = sorted(p for p in folder.glob("*") if p.suffix in (".webp", ".jpg", ".png"))
     if len(paths) < 8:
         raise UsageError(f"{folder} has {len(paths)} photographs; at least 8 are needed, or leave --photos out")
     found = []
     for path in paths:
-        with image.open(path) as opened:
+        with Image.open(path) as opened:
             rgb = opened.convert("RGB")
             found.append(torch.frombuffer(bytearray(rgb.tobytes()), dtype=torch.uint8).view(rgb.height, rgb.width, 3))
     return found

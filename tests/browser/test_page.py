@@ -85,7 +85,6 @@ def test_the_whole_path_by_clicks(visit: Any, clip: Path, tmp_path: Path) -> Non
     import inlay.container
     from inlay.cli.main import main
     from inlay.video import read_video
-    from inlay.web.painting import GAP, HEAD
 
     ann = visit()
     ann.give("video", clip)
@@ -112,8 +111,8 @@ def test_the_whole_path_by_clicks(visit: Any, clip: Path, tmp_path: Path) -> Non
     out = tmp_path / "decoded.mkv"
     assert main(["decode", str(tokens), str(out), "--lossless", "--fill", "linear", "--quiet"]) == 0
     shown, decoded = read_video(film).frames, read_video(out).frames
-    left = 2 * (256 + GAP)  # 128 pixels are shown twice as large
-    panel = shown[:, HEAD : HEAD + 256 : 2, left : left + 256 : 2]
+    head, left = 29, 2 * (256 + 8)  # below the labels, the third panel; 128 pixels are shown twice as large
+    panel = shown[:, head : head + 256 : 2, left : left + 256 : 2]
     assert panel.shape == decoded.shape and (panel.float() - decoded.float()).abs().mean() < 4
 
     ann.page.get_by_role("tab", name="Token file").click()

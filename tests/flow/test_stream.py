@@ -52,7 +52,9 @@ def lit_tokenizer(tiny_mini) -> Tokenizer:  # type: ignore[no-untyped-def]
         lit = Lit.build(LitConfig(kind=kind, width=64, heads=2, blocks=1)).eval()
         torch.nn.init.normal_(lit.out_proj.weight, std=0.1)
         lits[name] = lit
-    return Tokenizer(tiny_mini, filler=Filler(lits), profile=Profile(backbone="mini-untrained", weight_hash="", tau=TAU))
+    return Tokenizer(
+        tiny_mini, filler=Filler(lits), profile=Profile(backbone="mini-untrained", weight_hash="", tau=TAU)
+    )
 
 
 # --- cutting ----------------------------------------------------------------------------------------------------------
@@ -104,7 +106,9 @@ def test_one_clip_is_what_the_tokenizer_makes_of_it(tiny_tokenizer: Tokenizer) -
     for mode in MODES:
         assert same(encoded(tiny_tokenizer, video, replace(PLAIN, mode=mode)), alone)
     long = moving_square(80, 24, 16)
-    assert same(encoded(tiny_tokenizer, long, replace(PLAIN, mode="clips")), tiny_tokenizer.encode(long, tau=TAU, mode="clips"))
+    assert same(
+        encoded(tiny_tokenizer, long, replace(PLAIN, mode="clips")), tiny_tokenizer.encode(long, tau=TAU, mode="clips")
+    )
 
 
 # --- the caches -------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from inlay.errors import ConfigError, MissingError, UsageError
 from inlay.codec import Encoder
+from inlay.errors import ConfigError, MissingError, UsageError
 from inlay.fill import Filler, Lit, LitConfig
 from inlay.tokenizer import Tokenizer, pick_device
 from inlay.video.frames import Video

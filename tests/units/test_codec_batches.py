@@ -204,14 +204,14 @@ def test_an_error_reaches_only_its_own_video(tiny_tokenizer: Tokenizer, budget: 
         yield moving_square(5, 32, 48)
 
     sources = [pieces(good), unreadable(), pieces(good), changing(), iter(())]
-    first, second, third, fourth, empty = [[] for _ in sources], *[None] * 4  # type: ignore[assignment]
-    results: list[list[Tokens | Exception]] = first  # type: ignore[assignment]
+    results: list[list[Tokens | Exception]] = [[] for _ in sources]
     for number, chunk in encode_videos(tiny_tokenizer, sources, NINE, budget=budget, batch=5):
         results[number].append(chunk)
     wanted = [len(tokens) for tokens in results[0] if isinstance(tokens, Tokens)]
     assert len(wanted) == 3 and [len(tokens) for tokens in results[2] if isinstance(tokens, Tokens)] == wanted
     assert isinstance(results[1][-1], VideoError) and sum(isinstance(r, Exception) for r in results[1]) == 1
     assert isinstance(results[3][-1], ShapeError) and "one size" in str(results[3][-1])
+    assert not any(isinstance(result, Tokens) for result in results[4])
 
 
 def test_one_that_fails_in_a_batch_fails_alone() -> None:
@@ -327,7 +327,10 @@ def test_states_of_networks_can_be_laid_side_by_side(name: str) -> None:
 
 def scenes(first: int, frames: int, seed: int) -> Video:
     """A video with a hard cut after `first` frames."""
-    a, b = moving_square(first, 64, 64, speed=1, seed=seed), moving_square(frames - first, 64, 64, speed=1, seed=9 + seed)
+    a, b = (
+        moving_square(first, 64, 64, speed=1, seed=seed),
+        moving_square(frames - first, 64, 64, speed=1, seed=9 + seed),
+    )
     return Video(frames=torch.cat([a.frames, 255 - b.frames]))
 
 

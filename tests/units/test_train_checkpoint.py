@@ -7,7 +7,6 @@ import errno
 import json
 import random
 import resource
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from inlay.errors import ShapeError, UsageError
+from inlay.errors import UsageError
 from inlay.files import write_atomic
 from inlay.train import TrainConfig, TrainError
 from inlay.train.checkpoint import (
@@ -26,7 +25,6 @@ from inlay.train.checkpoint import (
     restore_random,
     save_checkpoint,
 )
-from inlay.train.png import png_bytes
 from inlay.train.rundir import RunDir, RunIdentity
 
 
@@ -110,17 +108,6 @@ def test_all_random_generators_come_back() -> None:
     want = (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: NPY002
     restore_random(tensors, facts)
     assert (random.random(), np.random.rand(), torch.rand(1).item()) == want  # noqa: NPY002
-
-
-def test_a_png_is_well_formed() -> None:
-    image = torch.arange(2 * 3 * 3, dtype=torch.uint8).view(2, 3, 3)
-    data = png_bytes(image)
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    start = data.index(b"IDAT") + 4
-    size = int.from_bytes(data[start - 8 : start - 4], "big")
-    assert zlib.decompress(data[start : start + size]) == b"\0" + bytes(range(9)) + b"\0" + bytes(range(9, 18))
-    with pytest.raises(ShapeError, match="uint8"):
-        png_bytes(image.float())
 
 
 DATA: dict[str, Any] = {"train": [{"name": "a.mp4", "frames": 9}], "validate": []}

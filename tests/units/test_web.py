@@ -7,25 +7,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from inlay.errors import ConfigError, UsageError, VideoError
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
-from tests.conftest import moving_square, still
-
-pytest.importorskip("PIL", reason="the page paints with Pillow; pip install 'inlay[web]'")
-
-from inlay.video import lighting
-from inlay.web import painting, showing
+from inlay.web import showing
 from inlay.web.actions import BY_KEEP, BY_TAU, Actions, View
 from inlay.web.clips import CLIPS, built_in
 from inlay.web.limits import Limits, check_signature, read_clip
 from inlay.web.request_filter import Fence
 from inlay.web.server import ServeConfig, free_port
 from inlay.web.sessions import Desk
+from tests.conftest import moving_square, still
 
 HERE = "127.0.0.1"
 SMALL = Limits(max_mb=1, max_seconds=1, max_side=96, side=64)
@@ -193,9 +188,9 @@ def test_the_film_shows_input_mask_and_reconstruction(loaded: Actions) -> None:
 
     view = loaded.reconstruct("ann", 0, "hold", quiet)
     film = read_video(view.film).frames
-    factor = 3  # 64 pixels are enlarged to more than 160
-    assert film.shape[:3] == (17, painting.HEAD + 64 * factor, 3 * 64 * factor + 2 * painting.GAP)
-    shown = film[:, painting.HEAD :: factor, : 64 * factor : factor].float()
+    head, factor = 29, 4  # pixels of the labels; 64 pixels are enlarged to more than 240
+    assert len(film) == 17 and film.shape[2] == 3 * 64 * factor + 2 * 8
+    shown = film[:, head : head + 64 * factor : factor, : 64 * factor : factor].float()
     original = loaded.desk.of("ann").original
     assert original is not None
     assert (shown - original.frames.float()).abs().mean() < 6
@@ -301,23 +296,7 @@ def test_idle_sessions_are_put_away(tmp_path: Path) -> None:
     assert not old.folder.exists() and len(desk) == 1
 
 
-# --- pictures, fence, server -----------------------------------------------------------------------------------------
-
-
-def test_kept_cells_stay_and_dropped_ones_turn_dark() -> None:
-    frame = np.full((32, 32, 3), (200, 100, 50), np.uint8)
-    keep = np.zeros((4, 4), bool)
-    keep[0] = True
-    out = painting.light(frame, keep, 8)
-    assert (out[:8] == frame[:8]).all() and (out[8] == lighting.EDGE.numpy()).all()
-    assert out[9:].max() < 60 and np.ptp(out[9:], axis=-1).max() == 0
-
-
-def test_a_difference_brightens_steadily() -> None:
-    black = np.zeros((1, 80, 3), np.uint8)
-    ramp = np.repeat(np.arange(80, dtype=np.uint8)[None, :, None], 3, -1)
-    luma = painting.difference(black, ramp) @ lighting.LUMA.numpy()
-    assert (np.diff(luma[0]) >= -1).all() and luma[0, -1] > luma[0, 0] + 100
+# --- hints, fence, server -----------------------------------------------------------------------------------------
 
 
 def test_an_empty_session_shows_a_hint(actions: Actions) -> None:

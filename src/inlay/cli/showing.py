@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clip in, the five files of the demo and the numbers of its table out."""
+"""What `inlay demo` does: five files, and the numbers of its table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from inlay.cli.encoding import encode_file
-from inlay.cli.film import shots
 from inlay.cli.model import Model, Settings
 from inlay.cli.passes import decode_file, open_clip
 from inlay.cli.record import file_record
 from inlay.cli.screen import Screen
 from inlay.cli.viewing import write_film
 from inlay.container import TokenReader
+from inlay.draw.film import shots
 from inlay.measure import compare
 from inlay.video import write_video
 from inlay.video.synthetic import demo_clip
@@ -65,16 +65,8 @@ class Show:
             open_clip(decoded) as results,
             TokenReader(tokens) as reader,
         ):
-            scenes = shots(reader, results, originals)
-            return write_film(
-                scenes,
-                self.place("side-by-side.mp4"),
-                curve,
-                title="clip.mp4",
-                frames=originals.frames,
-                force=True,
-                screen=self.screen,
-            )
+            scenes, film, frames = shots(reader, results, originals), self.place("side-by-side.mp4"), originals.frames
+            return write_film(scenes, film, curve, title="clip.mp4", frames=frames, force=True, screen=self.screen)
 
     def quality(self, clip: str, decoded: str) -> dict[str, float]:
         with self.timed("measure"), open_clip(clip) as a, open_clip(decoded) as b:

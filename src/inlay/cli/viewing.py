@@ -1,50 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A video or its tokens in, the film, the curve of kept cells and the contact sheet of masks out."""
+"""What `inlay view` writes: the film, the curve of kept cells and the contact sheet of masks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
 from typing import Any
 
-from inlay.cli.chart import RunningCurve
-from inlay.cli.curve import draw_curve
-from inlay.cli.film import Shot, compose, frame_keep_rates, frame_seconds, shots
 from inlay.cli.model import Settings
 from inlay.cli.passes import counted
+from inlay.cli.paths import atomic
 from inlay.cli.screen import Screen
+from inlay.codec import KeepCurve
 from inlay.container.tokens import Tokens
+from inlay.draw.film import Shot, film, shots
+from inlay.draw.images import image_bytes
+from inlay.draw.plots import keep_curves
+from inlay.draw.sheet import mask_rows, mask_sheet
+from inlay.draw.webp import webp_bytes
+from inlay.errors import ConfigError
+from inlay.masking import MaskConfig
 from inlay.tokenizer import CLIP_FRAMES, Tokenizer
 from inlay.video import VideoReader, write_video
 from inlay.video.frames import Video
-from inlay.video.webp import SUFFIX, write_webp
 
-
-@dataclass(kw_only=True)
-class Tally:
-    """What the film showed, frame by frame: grows while the film is written."""
-
-    seconds: list[float] = field(default_factory=list)
-    keep_rates: list[float] = field(default_factory=list)
-    cells: int = 0
-    tokens: int = 0
-
-    def add(self, shot: Shot) -> None:
-        tokens = shot.tokens
-        self.seconds += frame_seconds(tokens, len(self.seconds))
-        self.keep_rates += frame_keep_rates(tokens).tolist()
-        self.cells += tokens.cells
-        self.tokens += len(tokens)
-
-    def record(self) -> dict[str, Any]:
-        return {
-            "frames": len(self.seconds),
-            "cells": self.cells,
-            "tokens": self.tokens,
-            "keep_rate": self.tokens / self.cells,
-        }
+FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 2.0, 3.0)  # a sheet's thresholds where none are named, times the model's own
 
 
 def film_video(reader: VideoReader, tokenizer: Tokenizer, settings: Settings, fill: str | None) -> Iterator[Shot]:
@@ -65,22 +47,44 @@ def write_film(
     scenes: Iterable[Shot], out: str, curve: str | None, *, title: str, frames: int | None, force: bool, screen: Screen
 ) -> dict[str, Any]:
     """Write the film (the suffix says as what), then the curve; returns what `inlay view --json` prints."""
-    tally, running = Tally(), RunningCurve()
-
-    def pictures() -> Iterator[Video]:
-        for shot in scenes:
-            if running.duration is None and frames is not None:
-                running.duration = float(frames / shot.tokens.info.fps)
-            first = len(tally.seconds)
-            tally.add(shot)
-            yield compose(shot, running, first=first)
-
+    trace = KeepCurve()
     with screen.progress("filming", frames) as advance:
-        film = counted(pictures(), advance)
-        if Path(out).suffix.lower() == SUFFIX:
-            write_webp(film, out)
+        pictures = counted(film(scenes, frames=frames, trace=trace), advance)
+        if Path(out).suffix.lower() == ".webp":
+            _write(out, webp_bytes(pictures))
         else:
-            write_video(film, out, force=force)
+            write_video(pictures, out, force=force)
     if curve is not None:
-        draw_curve(curve, tally.seconds, tally.keep_rates, keep_rate=tally.tokens / tally.cells, title=title)
-    return {"film": out, "curve": curve, **tally.record()}
+        write_curve(curve, trace, title)
+    counts = {"frames": trace.frames, "cells": trace.cells, "tokens": trace.tokens, "keep_rate": trace.keep_rate}
+    return {"film": out, "curve": curve, **counts}
+
+
+def write_curve(path: str, trace: KeepCurve, title: str) -> None:
+    _write(path, keep_curves({title: trace}))
+
+
+def write_sheet(
+    clip: Video, path: str, tokenizer: Tokenizer, settings: Settings, taus: Sequence[float], *, title: str
+) -> dict[str, Any]:
+    """Draw the masks of one clip; returns what `inlay view --json` says of them."""
+    chosen = choose_taus(taus, tokenizer)
+    configs = [MaskConfig(tau=t, criterion=settings.criterion, reference=settings.reference) for t in chosen]
+    rows = mask_rows(clip, tokenizer, configs)
+    _write(path, image_bytes(mask_sheet(clip, rows, tokenizer.spec, title=title)))
+    return {"sheet": path, "sheet_keep_rates": {f"{row.tau:g}": row.keep_rate for row in rows}}
+
+
+def choose_taus(taus: Sequence[float], tokenizer: Tokenizer) -> list[float]:
+    """Those named, in order; of a single one, or of the model's own, a range about it."""
+    if len(taus) > 1:
+        return sorted(set(taus))
+    if not taus and tokenizer.profile is None:
+        raise ConfigError(f"there is no default tau for {tokenizer.spec.name}; name one or several (--tau)")
+    middle = taus[0] if taus else tokenizer.profile.tau  # type: ignore[union-attr]
+    return [round(middle * factor, 4) for factor in FACTORS]
+
+
+def _write(path: str, data: bytes) -> None:
+    with atomic(path) as part:
+        part.write_bytes(data)

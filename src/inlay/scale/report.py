@@ -67,8 +67,11 @@ class TokenizeResult:
         rows = [
             ("data set", f"{self.out}, {len(d.shards):,} {d.format} shard{'s' * (len(d.shards) != 1)}"),
             ("videos", f"{d.videos:,} tokenised, {d.quarantined:,} in quarantine"),
-            ("kept", f"{d.keep_rate:.1%}: {d.tokens:,} tokens of {d.cells:,} cells, {d.frames:,} frames, "
-                     f"mode {d.recipe['streaming']}"),
+            (
+                "kept",
+                f"{d.keep_rate:.1%}: {d.tokens:,} tokens of {d.cells:,} cells, {d.frames:,} frames, "
+                f"mode {d.recipe['streaming']}",
+            ),
             ("bytes", f"{d.bytes:,} of token files"),
             ("took", f"{self.seconds:.1f} s for {self.videos_now:,} videos, {self.rate:.2f} a second ({self.engine})"),
         ]

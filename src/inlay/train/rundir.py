@@ -24,7 +24,6 @@ from inlay.files import PART, write_atomic
 from inlay.origin import commit
 from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint
 from inlay.train.config import TrainConfig, changed_fields, from_json, to_json
-from inlay.train.png import png_bytes
 from inlay.train.sampler import ClipEntry
 
 
@@ -146,10 +145,12 @@ class RunDir:
     def picture(self, step: int, image_HWC: Tensor) -> None:
         if not self.writes:
             return
+        from inlay.draw.images import image_bytes
+
         folder = self.path / "pictures"
         with explained("a validation picture"):
             folder.mkdir(exist_ok=True)
-            write_atomic(folder / f"step-{step:08d}.png", png_bytes(image_HWC), durable=True)
+            write_atomic(folder / f"step-{step:08d}.png", image_bytes(image_HWC), durable=True)
         if self._events is not None:
             self._events.add_image("validate", image_HWC, step, dataformats="HWC")
 

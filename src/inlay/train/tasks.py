@@ -21,7 +21,7 @@ from inlay.train.config import LossConfig, TrainConfig
 from inlay.train.data import Batch
 from inlay.train.losses import Pair, StepLoss, weigh
 from inlay.train.sampler import Draw
-from inlay.train.validate import Validation, ValidationSet, contact_sheet, lit_cells, psnr
+from inlay.train.validate import Validation, ValidationSet, in_rows, psnr, shown
 from inlay.weightfile import save_weights
 
 
@@ -133,10 +133,10 @@ class LitTask:
                 plain["psnr_full"].append(psnr(x, self.backbone.decode(z)))
                 plain["psnr_hold"].append(psnr(x, self.backbone.decode(hold(z, keep))))
             if len(rows) < self.config.pictures:
-                rows.append([x, lit_cells(x, keep), x_hat])
+                rows.append([shown(x), shown(x, keep), shown(x_hat)])
         self._baseline = self._baseline or {k: _mean(v) for k, v in plain.items()}
         numbers = {"keep_rate": _mean(sums["keep_rate"]), **self._baseline}
-        return Validation(psnr=_mean(sums["psnr"]), numbers=numbers, picture=contact_sheet(rows))
+        return Validation(psnr=_mean(sums["psnr"]), numbers=numbers, picture=in_rows(rows))
 
     def compile(self) -> None:
         compile_all(self.module)
@@ -190,8 +190,8 @@ class BackboneTask:
             x_hat = module.decode(module.encode(x))
             found.append(psnr(x, x_hat))
             if len(rows) < self.config.pictures:
-                rows.append([x, x_hat])
-        return Validation(psnr=_mean(found), picture=contact_sheet(rows))
+                rows.append([shown(x), shown(x_hat)])
+        return Validation(psnr=_mean(found), picture=in_rows(rows))
 
     def compile(self) -> None:
         compile_all(*self.module.children())

@@ -37,7 +37,7 @@ from inlay.train.tasks import (
     load_perceptual,
     masks,
 )
-from inlay.train.validate import Validation, ValidationSet, contact_sheet, lit_cells, psnr
+from inlay.train.validate import Validation, ValidationSet, in_rows, psnr, shown
 from inlay.weightfile import hash_weights, save_weights
 
 VALIDATED_RATE = 0.35  # of cells kept
@@ -116,10 +116,10 @@ class TogetherTask:
             full.append(psnr(x, x_full))
             filled.append(psnr(x, x_hat))
             if len(rows) < self.config.pictures:
-                rows.append([x, x_full, lit_cells(x, keep), x_hat])
+                rows.append([shown(x), shown(x_full), shown(x, keep), shown(x_hat)])
         whole, part = (sum(v) / len(v) for v in (full, filled))
         numbers = {"psnr_full": whole, "psnr_filled": part, "keep_rate": VALIDATED_RATE}
-        return Validation(psnr=(whole + part) / 2, numbers=numbers, picture=contact_sheet(rows))
+        return Validation(psnr=(whole + part) / 2, numbers=numbers, picture=in_rows(rows))
 
     def tau_for(self, latents: list[Tensor], rate: float) -> Tensor:
         """[1]: the threshold that keeps this share of all cells, so that weights are compared at one rate."""

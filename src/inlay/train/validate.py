@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clips and their reconstructions in, PSNR and one picture out."""
+"""Validation: PSNR of reconstructed clips, and a picture of some."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from inlay.draw.lighting import light
 from inlay.errors import VideoError
 from inlay.train.config import TrainConfig
 from inlay.train.data import ClipSource
@@ -75,24 +76,18 @@ def to_bytes(x_CTHW: Tensor) -> Tensor:
     return levels.round().to(torch.uint8).permute(1, 2, 3, 0)
 
 
-def contact_sheet(rows: Sequence[Sequence[Tensor]]) -> Tensor | None:
-    """[H, W, 3] uint8: one frame of each clip of a row side by side; clips are [1, 3, T, H, W]."""
-    if not rows:
-        return None
-    return torch.cat([torch.cat([_middle(x) for x in row], dim=1) for row in rows], dim=0)
+def shown(x_BCTHW: Tensor, keep_BTHW: Tensor | None = None) -> Tensor:
+    """[H, W, 3] uint8: one frame of a clip, with its dropped cells dark where a mask is given."""
+    T, H = x_BCTHW.shape[2:4]
+    t = T * 2 // 3
+    frame = to_bytes(x_BCTHW[0, :, t : t + 1]).cpu()
+    if keep_BTHW is None:
+        return frame[0]
+    slots, rows = keep_BTHW.shape[1:3]
+    slot = 0 if t == 0 else 1 + (t - 1) * (slots - 1) // (T - 1)  # slot 0 covers one frame, later slots equal shares
+    return light(frame, keep_BTHW[:1, slot].cpu(), H // rows)[0]
 
 
-def _middle(x_BCTHW: Tensor) -> Tensor:
-    t = x_BCTHW.shape[2] * 2 // 3
-    return to_bytes(x_BCTHW[0, :, t : t + 1])[0].cpu()
-
-
-def lit_cells(x_BCTHW: Tensor, keep_BTHW: Tensor) -> Tensor:
-    """The clip with its dropped cells dimmed; slot 0 covers one frame, later slots equal shares of the rest."""
-    T, H, W = x_BCTHW.shape[2:]
-    slots = keep_BTHW.shape[1]
-    frame = torch.arange(T, device=x_BCTHW.device)
-    slot = torch.where(frame == 0, 0, 1 + (frame - 1) * (slots - 1) // max(T - 1, 1))
-    lit = keep_BTHW[:, slot].float()
-    lit = torch.nn.functional.interpolate(lit, size=(H, W), mode="nearest")[:, None]
-    return (x_BCTHW + 1) * (0.25 + 0.75 * lit) - 1
+def in_rows(rows: list[list[Tensor]]) -> Tensor | None:
+    """Pictures of one size as one; None where there are none."""
+    return torch.cat([torch.cat(row, 1) for row in rows]) if rows else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session in, what its visitor sees out: panels, strip, curve and table as HTML, and the film as a file."""
+"""What a visitor sees of a session: panels, strip, curve and table as HTML, and the film as a file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from html import escape
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from inlay.draw.film import film, shots
+from inlay.draw.images import data_uri, image_bytes, strip
+from inlay.draw.lighting import GAIN, difference, light
+from inlay.video import write_video
 from inlay.video.frames import Video
-from inlay.web import painting
 from inlay.web.session import Choice, Result, Session
 
-STRIP = 9  # pictures: the slots of a clip of 33 frames
+STRIP, SHORT_SIDE = 9, 96  # pictures: the slots of a clip of 33 frames; pixels of each
 FILL_NAMES = {"lit": "LIT", "lit-paper": "LIT of the paper", "hold": "hold", "linear": "linear"}
 STAGES = ("read", "encode", "pack", "decode", "measure", "film")
 EMPTY = '<p class="inlay-hint">Drop in a video, or pick a built-in clip, and its kept cells appear here.</p>'
@@ -32,31 +36,27 @@ def panels(session: Session, frame: int, fill: str) -> str:
 
 def _pictures(
     choice: Choice, original: Video | None, result: Result | None, frame: int
-) -> Iterator[tuple[str, painting.Picture]]:
-    keep_hw = choice.keep_Thw[frame].numpy()
-    stride = choice.chunks[0].recipe.space_stride
-    backdrop = original if original is not None or result is None else result.video
+) -> Iterator[tuple[str, Tensor]]:
     if original is not None:
-        yield "input", original.frames[frame].numpy()
-    kept = f"kept cells {keep_hw.mean():.0%}"
-    yield kept, painting.light(_frame(backdrop, choice, frame), keep_hw, stride)
+        yield "input", original.frames[frame]
+    backdrop = original if original is not None or result is None else result.video
+    yield f"kept cells {choice.keep_Thw[frame].float().mean().item():.0%}", _lit(backdrop, choice, [frame])[0]
     if result is not None:
-        yield f"reconstruction ({FILL_NAMES[result.fill]})", result.video.frames[frame].numpy()
+        yield f"reconstruction ({FILL_NAMES[result.fill]})", result.video.frames[frame]
     if result is not None and original is not None:
-        off = painting.difference(original.frames[frame].numpy(), result.video.frames[frame].numpy())
-        yield f"difference x{painting.GAIN}", off
+        yield f"difference x{GAIN}", difference(original.frames[frame], result.video.frames[frame])
 
 
-def _frame(backdrop: Video | None, choice: Choice, frame: int) -> painting.Picture:
-    if backdrop is not None:
-        return backdrop.frames[frame].numpy()
-    info = choice.chunks[0].info  # tokens that have not been decoded yet: the mask itself
-    return torch.full((info.height, info.width, 3), 200, dtype=torch.uint8).numpy()
+def _lit(backdrop: Video | None, choice: Choice, places: list[int]) -> Tensor:
+    """Frames under their masks; of tokens that have not been decoded yet, the masks themselves."""
+    info, stride = choice.chunks[0].info, choice.chunks[0].recipe.space_stride
+    grey = torch.full((len(places), info.height, info.width, 3), 200, dtype=torch.uint8)
+    return light(grey if backdrop is None else backdrop.frames[places], choice.keep_Thw[places], stride)
 
 
-def _figure(label: str, picture: painting.Picture) -> str:
+def _figure(label: str, picture: Tensor) -> str:
     text = escape(label)
-    source = painting.data_uri(picture)
+    source = data_uri(image_bytes(picture, "webp"), "webp")
     return f'<figure><img alt="{text}" src="{source}"><figcaption>{text}</figcaption></figure>'
 
 
@@ -68,17 +68,18 @@ def mask_strip(session: Session) -> str:
     if choice is None:
         return ""
     backdrop = original if original is not None else decoded
-    stride = choice.chunks[0].recipe.space_stride
     count = min(STRIP, choice.frames)
     places = [round(i * (choice.frames - 1) / max(count - 1, 1)) for i in range(count)]
-    lit = (painting.light(_frame(backdrop, choice, t), choice.keep_Thw[t].numpy(), stride) for t in places)
-    row = painting.strip([painting.thumbnail(picture) for picture in lit])
+    row = strip(_lit(backdrop, choice, places), short=SHORT_SIDE)
     alt = f"kept cells of {count} frames over the clip"
-    return f'<img class="inlay-strip" alt="{alt}" src="{painting.data_uri(row)}">'
+    return f'<img class="inlay-strip" alt="{alt}" src="{data_uri(image_bytes(row, "webp"), "webp")}">'
 
 
 def curve(session: Session, frame: int) -> str:
-    """The share of kept cells over time as steps, the whole clip's as a dashed line, the present frame as a mark."""
+    """The share of kept cells over time as steps, the whole clip's as a dashed line, the present frame as a mark.
+
+    SVG of its own: it is drawn anew while a slider moves, and stretches with the page while its text does not.
+    """
     with session.lock:
         choice = session.choice
     if choice is None:
@@ -150,22 +151,12 @@ def _number(value: float | None, digits: int) -> str:
 
 def write_film(result: Result, path: Path) -> Path:
     """Input, kept cells and reconstruction side by side, as an mp4 that browsers play."""
-    from inlay.video import write_video
-
     start = time.perf_counter()
-    write_video(_film(result), path, force=True)
+    scenes = shots(result.choice.chunks, [result.video], None if result.original is None else [result.original])
+    made = f"reconstruction ({FILL_NAMES[result.fill]})"
+    write_video(film(scenes, frames=result.choice.frames, made=made), path, force=True)
     result.seconds["film"] = time.perf_counter() - start
     return path
-
-
-def _film(result: Result) -> Iterator[Video]:
-    choice, video = result.choice, result.video
-    count = 2 if result.original is None else 3  # the difference is for the page
-    for first in range(0, choice.frames, 32):
-        span = range(first, min(first + 32, choice.frames))
-        drawn = [painting.film_frame([*_pictures(choice, result.original, result, t)][:count]) for t in span]
-        times = None if video.seconds is None else video.seconds[first : first + len(drawn)]
-        yield Video(frames=torch.stack([torch.from_numpy(x) for x in drawn]), fps=video.fps, seconds=times)
 
 
 def _clamped(frame: int, choice: Choice) -> int:

@@ -14,7 +14,7 @@ from inlay.cli.screen import Screen
 from inlay.errors import UsageError, require
 
 if TYPE_CHECKING:
-    from inlay.codec import KeepCurve
+    pass
 
 
 def encode(
@@ -86,7 +86,9 @@ def encode(
         if reader.damage:
             screen.note(reader.damage)
     if curve is not None:
-        _draw(curve, trace, Path(source).name)
+        from inlay.cli.viewing import write_curve
+
+        write_curve(curve, trace, Path(source).name)
     elapsed = time.perf_counter() - start
     record = file_record(target) | {"input": source, "device": str(tokenizer.device), "elapsed_seconds": elapsed}
     rows = [*file_rows(record), *_budget_rows(outcome), ("took", f"{elapsed:.1f} s on {tokenizer.device}")]
@@ -104,12 +106,6 @@ def _checked_output(source: str, out: str | None, curve: str | None, *, force: b
         paths.output(curve, force=force, inputs=(source,))
         require("matplotlib", extra="plot")
     return paths.output(target, force=force, inputs=(source,))
-
-
-def _draw(path: str, trace: KeepCurve, title: str) -> None:
-    from inlay.cli.curve import draw_curve
-
-    draw_curve(path, trace.seconds, trace.keep_rates, keep_rate=trace.keep_rate, title=title)
 
 
 def _budget_rows(outcome: dict[str, Any]) -> list[tuple[str, str]]:

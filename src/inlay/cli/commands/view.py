@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A video or a token file in, a film that shows which cells are kept out; a curve, or a sheet of masks, if wanted."""
+"""`inlay view`: a film that shows which cells are kept; a curve, or a sheet of masks, if wanted."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _film(
 
 def _sheet(source: str, sheet: str, model: Model, settings: Settings, taus: list[float], size: str) -> dict[str, Any]:
     from inlay.cli.passes import open_clip
-    from inlay.cli.sheet import write_sheet
+    from inlay.cli.viewing import write_sheet
     from inlay.tokenizer import CLIP_FRAMES, join_videos
 
     with open_clip(source, size=size, frames=CLIP_FRAMES) as reader:

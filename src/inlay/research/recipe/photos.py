@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.errors import VideoError, require
+from inlay.errors import VideoError
 from inlay.train.data import finish
 from inlay.train.sampler import ClipEntry, Draw
 from inlay.video.listing import PICTURE_SUFFIXES
@@ -60,8 +60,9 @@ class PhotoClips:
 
 def read_photo(path: Path) -> Tensor:
     """[H, W, 3] uint8."""
-    image = require("PIL.Image", extra="plot")
-    with image.open(path) as opened:
+    from PIL import Image
+
+    with Image.open(path) as opened:
         rgb = opened.convert("RGB")
         return torch.frombuffer(bytearray(rgb.tobytes()), dtype=torch.uint8).view(rgb.height, rgb.width, 3)
 

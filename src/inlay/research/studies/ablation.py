@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from inlay.draw.plots import Panel, Series
 from inlay.masking import CRITERIA, REFERENCES
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
-from inlay.research.studies.plots import Panel, Series, curves
 from inlay.research.studies.quality import compare, mean_of, perceptual
 from inlay.research.studies.readings import is_set, score_set
 from inlay.research.studies.records import Record
@@ -143,7 +143,7 @@ def sweep(work: Workspace) -> Section:
             *work.notes,
         ),
         tables=(work.quality_table(f"Thresholds on {data.name} ({len(data)} clips)", "tau", rows),),
-        figures=tuple(work.figure("sweep.png", "Quality against the keep rate.", lambda: curves(panels), panels)),
+        figures=(work.plot("sweep.png", "Quality against the keep rate.", panels),),
         findings=tuple(_monotone(work, ordered, metric) for metric in work.metrics),
         setup=work.setup(data),
     )
@@ -217,7 +217,7 @@ def fill_sweep(work: Workspace) -> Section:
             *work.notes,
         ),
         tables=(work.quality_table(f"Fills on {data.name} ({len(data)} clips)", "Fill", rows),),
-        figures=tuple(work.figure("fill-sweep.png", "Fills across keep rates.", lambda: curves(panels), panels)),
+        figures=(work.plot("fill-sweep.png", "Fills across keep rates.", panels),),
         findings=tuple(_fill_findings(work, data, {k: found[s] for k, s in grid.items()})),
         setup=work.setup(data),
     )

@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clip and its reconstruction in, a small film for the report out: input, kept cells, reconstruction."""
+"""Small films for the report: input, kept cells, reconstruction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import interpolate
-
 from inlay.container.tokens import Tokens
+from inlay.draw.film import Shot, compose, side_by_side
+from inlay.draw.webp import webp_bytes
 from inlay.errors import MissingError, VideoError
 from inlay.research.studies.datasets import Clip, DataSet
 from inlay.research.studies.evaluate import Bench
-from inlay.research.studies.plots import lit_cells
 from inlay.research.studies.records import Store, file_name, make_key
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import Figure, Section
 from inlay.video.frames import Video
 
-SIDE, GAP = 176, 4  # pixels of a panel, and between two
+SIDES = (176, 176)  # pixels of the short side of a panel
 SHOWN = 2  # clips that are filmed
 
 
@@ -58,34 +54,14 @@ def film_pairs(store: Store, pairs: Iterable[tuple[str, Video, Video]]) -> tuple
 
 
 def film(original: Video, result: Video, tokens: Tokens | None = None) -> bytes:
-    """Panels side by side as an animated WebP."""
-    from inlay.video.webp import webp_bytes
-
-    panels = [original.frames.cpu(), result.frames.cpu()]
+    """Panels side by side as an animated WebP, small enough to be part of a page."""
     if tokens is not None:
-        panels.insert(1, _lit(panels[0], tokens))
-    small = [_small(p) for p in panels]
-    gap = torch.full((*small[0].shape[:2], GAP, 3), 255, dtype=torch.uint8)
-    row = torch.cat([part for panel in small for part in (gap, panel)][1:], 2)
-    even = row[:, : row.shape[1] // 2 * 2, : row.shape[2] // 2 * 2]
-    return webp_bytes(Video(frames=even, fps=original.fps), quality=70)
-
-
-def _lit(frames_THWC: Tensor, tokens: Tokens) -> Tensor:
-    stride, last = tokens.recipe.time_stride, len(tokens.mask) - 1
-    keep_THW = tokens.mask.cpu().numpy()
-    slots = [min((t + stride - 1) // stride, last) for t in range(len(frames_THWC))]  # slot 0 shows one frame
-    lit = [lit_cells(frame, keep_THW[slot]) for frame, slot in zip(frames_THWC.numpy(), slots, strict=True)]
-    return torch.from_numpy(np.stack(lit))
-
-
-def _small(frames_THWC: Tensor) -> Tensor:
-    height, width = frames_THWC.shape[1:3]
-    scale = SIDE / min(height, width)
-    size = [round(height * scale), round(width * scale)]
-    mode = "area" if scale < 1 else "nearest"
-    out = interpolate(frames_THWC.permute(0, 3, 1, 2).float(), size=size, mode=mode)
-    return out.round().to(torch.uint8).permute(0, 2, 3, 1)
+        whole = compose(Shot(original=original, tokens=tokens, result=result), short_side=SIDES)
+    else:
+        panels = [("input", original.frames), ("reconstruction", result.frames)]
+        rows = [([name] * len(frames), frames) for name, frames in panels]
+        whole = Video(frames=side_by_side(rows, short_side=SIDES), fps=original.fps)
+    return webp_bytes(whole, quality=70)
 
 
 def with_films(section: Section, bench: Bench, store: Store, data: DataSet) -> Section:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clips in, pictures out: masks over thresholds (Appendices A, B), cells over time (Figure 1), scores (Appendix E)."""
+"""Studies that are mostly pictures: masks (Appendices A, B), cells over time (Figure 1), scores (Appendix E)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
@@ -11,24 +12,16 @@ import numpy as np
 import torch
 
 from inlay.backbones import load_backbone
+from inlay.draw.images import image_bytes, strip
+from inlay.draw.plots import Panel, Series
+from inlay.draw.sheet import TILE, MaskRow, mask_sheet
 from inlay.errors import InlayError
 from inlay.masking import MaskConfig, Profile, keep_mask, scan
 from inlay.measure import calibrate
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames, read_any
 from inlay.research.studies.evaluate import Scene
-from inlay.research.studies.plots import (
-    Histogram,
-    Panel,
-    Series,
-    Strip,
-    as_panels,
-    contact_sheet,
-    curves,
-    frame_row,
-    histograms,
-    lit_cells,
-)
+from inlay.research.studies.films import example_clips
 from inlay.research.studies.records import Record, make_key
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import Cell, Finding, Section, Table, number, percent, word
@@ -41,26 +34,21 @@ FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 3.0)  # thresholds, in multiples of 
 CHUNKS = 4  # of a long video whose use of cells is drawn
 
 
-def spread(data: DataSet, count: int = SHOWN) -> list[Clip]:
-    """Clips spread evenly over the set."""
-    count = min(count, len(data))
-    return [data.clips[i * len(data) // count] for i in range(count)]
-
-
 def masks(work: Workspace) -> Section:
     """What each threshold keeps, as pictures."""
     data = work.any_set()
+    spec = work.bench.tokenizer.spec
     rows: list[tuple[Cell, ...]] = []
     figures = []
     taus = [work.bench.tau * f for f in FACTORS]
-    for clip in spread(data):
+    for clip in example_clips(data, SHOWN):
         work.tell(f"masks: {clip.name}")
         scene = work.bench.scene(clip)
-        keep = [_masked(work, data, clip, scene, tau) for tau in taus]
-        rows.append((word(clip.name), *(percent(k.float().mean().item()) for k in keep)))
-        name = f"masks-{len(rows)}.jpg"
+        keep = [MaskRow(tau=tau, keep_Thw=_masked(work, data, clip, scene, tau)) for tau in taus]
+        rows.append((word(clip.name), *(percent(row.keep_rate) for row in keep)))
+        sheet = mask_sheet(scene.video, keep, spec, title=clip.name)
         caption = f"{clip.name}: kept cells in full light, by threshold; one picture a slot."
-        figures += work.figure(name, caption, lambda s=scene, k=keep: contact_sheet(_strips(s, taus, k)))  # type: ignore[misc]
+        figures.append(work.picture(f"masks-{len(rows)}.jpg", caption, image_bytes(sheet, "jpeg")))
     table = Table(caption="Keep rate by threshold", columns=("Clip", *(f"tau {t:.3g}" for t in taus)), rows=tuple(rows))
     falling = all(
         a.value is not None and b.value is not None and a.value >= b.value for row in rows for a, b in pairwise(row[1:])
@@ -92,25 +80,12 @@ def _masked(work: Workspace, data: DataSet, clip: Clip, scene: Scene, tau: float
     return keep_THW
 
 
-def _strips(scene: Scene, taus: list[float], keep: list[torch.Tensor]) -> list[Strip]:
-    slots = len(keep[0])
-    stride = max(1, (len(scene.video) - 1) // max(1, slots - 1))
-    last = [min(t * stride, len(scene.video) - 1) for t in range(slots)]  # the frame a slot ends with
-    frames = [scene.video.frames[i].numpy() for i in last]
-    strips = [Strip(title="input", pictures=tuple(frames), titles=tuple(f"frame {i}" for i in last))]
-    for tau, keep_THW in zip(taus, keep, strict=True):
-        lit = tuple(lit_cells(f, k.numpy()) for f, k in zip(frames, keep_THW, strict=True))
-        shares = tuple(f"{100 * k.float().mean().item():.0f} %" for k in keep_THW)
-        strips.append(Strip(title=f"τ = {tau:.3g}", pictures=lit, titles=shares))
-    return strips
-
-
 def token_usage(work: Workspace) -> Section:
     """Figure 1 and Appendix C: kept cells over time, with the reference begun anew in each chunk, and carried on."""
     data = work.any_set()
     rows: list[tuple[Cell, ...]] = []
     figures = []
-    for clip in spread(data):
+    for clip in example_clips(data, SHOWN):
         work.tell(f"usage: {clip.name}")
         frames = min(CHUNKS, max(1, count_frames(clip.path) // clip.spec.span)) * clip.spec.frames
         video = read_any(clip.path, clip.spec, frames=frames)
@@ -124,7 +99,7 @@ def token_usage(work: Workspace) -> Section:
             f"records/usage/{len(rows)}.{key}.json",
             {"clip": clip.name, "per_clip": [float(v) for v in anew], "carried": [float(v) for v in carried]},
         )
-        shown = [video.frames[i * (len(video) - 1) // 7].numpy() for i in range(8)]
+        shown = strip(video.frames[[i * (len(video) - 1) // 7 for i in range(8)]], short=TILE)
         place = tuple(i * len(video) / len(anew) for i in range(len(anew)))
         panel = Panel(
             title=clip.name,
@@ -138,8 +113,8 @@ def token_usage(work: Workspace) -> Section:
         )
         caption = f"{clip.name}: kept cells over time at tau {work.bench.tau:.3g}."
         row = f"{clip.name}: eight frames, evenly spaced."
-        figures += work.figure(f"usage-{len(rows)}.jpg", row, lambda s=shown: frame_row(s))  # type: ignore[misc]
-        figures += work.figure(f"usage-{len(rows)}.png", caption, lambda p=panel: curves([p]), [panel])  # type: ignore[misc]
+        figures.append(work.picture(f"usage-{len(rows)}.jpg", row, image_bytes(shown, "jpeg")))
+        figures.append(work.plot(f"usage-{len(rows)}.png", caption, [panel]))
     saved = all(a[2].value is not None and a[3].value is not None and a[3].value <= a[2].value for a in rows)
     return Section(
         name="usage",
@@ -204,14 +179,7 @@ def backbones(work: Workspace) -> Section:
             *work.notes,
         ),
         tables=(Table(caption=f"Latents on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(rows)),),
-        figures=tuple(
-            work.figure(
-                "backbones.png",
-                "Per-channel standard deviations and scores.",
-                lambda: histograms(_distributions(profiles)),
-                as_panels(_distributions(profiles)),
-            )
-        ),
+        figures=(work.plot("backbones.png", "Per-channel standard deviations and scores.", _distributions(profiles)),),
         setup=work.setup(data, metrics=()),
     )
 
@@ -236,27 +204,24 @@ def _profile_row(p: Profile) -> tuple[Cell, ...]:
     return (word(p.backbone), number(float(len(p.latent_std)), 0), *(number(float(v)) for v in numbers))
 
 
-def _distributions(profiles: dict[str, Profile]) -> list[tuple[str, list[Histogram]]]:
+def _distributions(profiles: dict[str, Profile]) -> list[Panel]:
     widest = max(max(p.latent_std) for p in profiles.values()) * 1.05
     edges = tuple(np.linspace(0, widest, 25).tolist())
-    channels = [
-        Histogram(
-            label=name,
-            edges=edges,
-            counts=tuple(np.histogram(p.latent_std, edges)[0].tolist()),
-            mark=float(np.mean(p.latent_std)),
-            mark_label=f"mean {np.mean(p.latent_std):.3f}",
-        )
-        for name, p in profiles.items()
+    channels, scores = [], []
+    for name, p in profiles.items():
+        counts, mean = np.histogram(p.latent_std, edges)[0].tolist(), float(np.mean(p.latent_std))
+        channels.append(_histogram(name, edges, counts, mean, f"mean {mean:.3f}"))
+        label = f"{name}: mean {p.score_mean:.3f}, std {p.score_std:.3f}, CoV {p.selectivity:.3f}"
+        scores.append(_histogram(label, p.score_edges, p.score_counts, p.tau, f"suggested τ {p.tau:.3g}"))
+    return [
+        Panel(title="", x_label=x_label, y_label="share, %", steps=True, series=tuple(series))
+        for x_label, series in (("standard deviation of a channel", channels), ("score under last-kept", scores))
     ]
-    scores = [
-        Histogram(
-            label=f"{name}: mean {p.score_mean:.3f}, std {p.score_std:.3f}, CoV {p.selectivity:.3f}",
-            edges=p.score_edges,
-            counts=tuple(float(c) for c in p.score_counts),
-            mark=p.tau,
-            mark_label=f"suggested τ {p.tau:.3g}",
-        )
-        for name, p in profiles.items()
-    ]
-    return [("standard deviation of a channel", channels), ("score under last-kept", scores)]
+
+
+def _histogram(label: str, edges: Sequence[float], counts: Sequence[float], mark: float, mark_label: str) -> Series:
+    """Scaled to its own total."""
+    total = sum(counts) or 1.0
+    middles = tuple((a + b) / 2 for a, b in pairwise(edges))
+    shares = tuple(100 * c / total for c in counts)
+    return Series(label=label, x=middles, y=shares, mark=mark, mark_label=mark_label)

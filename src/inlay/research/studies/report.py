@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections in, one HTML file that needs nothing else out, and the Markdown page of results."""
+"""The report: one HTML file that needs nothing else, and the Markdown page of results."""
 
 from __future__ import annotations
 
-import base64
 import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 
+from inlay.draw.images import data_uri
+from inlay.draw.plots import Panel, svg
+from inlay.errors import MissingError
 from inlay.research.studies.report_style import HOVER, SORT, STYLE
 from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table
-from inlay.research.studies.svg import draw
 
 KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
 EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
@@ -53,7 +54,7 @@ def _figure(figure: Figure, root: Path) -> str:
     """A plot is drawn from its numbers; a picture is carried along; one that is gone is left out."""
     text = escape(figure.caption)
     if figure.panels:
-        plots = "".join(f"<div>{draw(panel)}</div>" for panel in figure.panels)
+        plots = "".join(f"<div>{_plot(panel)}</div>" for panel in figure.panels)
         return f'<figure><div class="plots">{plots}</div><figcaption>{text}</figcaption></figure>'
     path = root / figure.file
     if not path.is_file():
@@ -61,9 +62,15 @@ def _figure(figure: Figure, root: Path) -> str:
     return f"<figure>{_image(path, text)}<figcaption>{text}</figcaption></figure>"
 
 
+def _plot(panel: Panel) -> str:
+    try:
+        return svg(panel)
+    except MissingError as error:
+        return f"<p>No plot: {escape(str(error))}.</p>"
+
+
 def _image(path: Path, text: str) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img src="data:image/{KINDS.get(path.suffix, "png")};base64,{data}" alt="{text}">'
+    return f'<img src="{data_uri(path.read_bytes(), KINDS.get(path.suffix, "png"))}" alt="{text}">'
 
 
 def _films(films: Sequence[Figure], root: Path) -> str:

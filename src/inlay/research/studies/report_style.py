@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report wears: its style, and the script that sorts tables and says what a point of a plot stands for."""
+"""The report's style, and the scripts that sort tables and say what a point of a plot stands for."""
 
 from __future__ import annotations
 
@@ -23,12 +23,8 @@ thead th::after { content: " \\2195"; color: var(--soft); font-size: 0.8em; }
 th[aria-sort=ascending]::after { content: " \\25B2"; } th[aria-sort=descending]::after { content: " \\25BC"; }
 .plots { display: flex; flex-wrap: wrap; gap: 1em; } .plots > div { flex: 1 1 20em; max-width: 38em; min-width: 0; }
 svg.plot { width: 100%; height: auto; display: block; touch-action: pan-y; }
-svg text { fill: currentColor; font: 13px system-ui, sans-serif; } svg text.title { font-weight: 600; font-size: 14px; }
-.grid { stroke: var(--rule); } .line { fill: none; stroke-width: 2; } .band { opacity: 0.16; }
-.dot { stroke: var(--paper); stroke-width: 0.6; } .dot.quiet { opacity: 0; }
-.dot.on { opacity: 1; stroke: var(--ink); stroke-width: 2; }
-.legend { display: flex; flex-wrap: wrap; gap: 0.2em 1.2em; margin: 0.2em 0; font-size: 14px; }
-svg.key { width: 13px; height: 13px; margin-right: 0.35em; vertical-align: -1px; }
+svg.plot text { fill: currentColor; font-family: system-ui, sans-serif !important; }
+.dot { opacity: 0; } .dot.on { opacity: 1; stroke: var(--ink); stroke-width: 2; }
 #tip { position: fixed; display: none; pointer-events: none; white-space: pre; background: var(--ink);
   color: var(--paper); font-size: 13px; line-height: 1.4; padding: 0.4em 0.7em; border-radius: 4px; z-index: 9; }
 img { max-width: 100%; height: auto; } figure { margin: 1em 0; }
@@ -71,7 +67,7 @@ HOVER = """
   var tip = document.getElementById("tip");
   document.querySelectorAll("svg.plot").forEach(function (plot) {
     var dots = Array.from(plot.querySelectorAll(".dot")), on = null;
-    dots.forEach(function (d) { d.at = [parseFloat(d.dataset.x), parseFloat(d.dataset.y)]; });
+    dots.forEach(function (d) { d.at = [d.cx.baseVal.value, d.cy.baseVal.value]; });
     function hide() { if (on) { on.classList.remove("on"); } on = null; tip.style.display = "none"; }
     function show(dot) {
       if (dot !== on) { hide(); on = dot; dot.classList.add("on"); tip.textContent = dot.dataset.tip; }

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inlay.draw.plots import Panel, Series
 from inlay.measure import MeasureConfig
 from inlay.research.studies.datasets import DataSet
-from inlay.research.studies.plots import Panel, Series
 from inlay.research.studies.records import Record
 from inlay.research.studies.sections import (
     DIGITS,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from inlay.draw.plots import Panel
 from inlay.errors import UsageError
 from inlay.measure import METRICS, MeasureConfig, bootstrap_interval
-from inlay.research.studies.plots import Panel
 from inlay.research.studies.readings import TOO_FEW, is_set, score_set
 from inlay.research.studies.records import Record
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from inlay.codec import EncodeConfig, Encoder
 from inlay.container.tokens import Tokens
+from inlay.draw.plots import Panel, Series
 from inlay.errors import VideoError
 from inlay.measure import count_tokens
 from inlay.measure.recall import remember
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames
-from inlay.research.studies.plots import Panel, Series, curves
 from inlay.research.studies.quality import compare
 from inlay.research.studies.readable import sound
 from inlay.research.studies.readings import Reading, read_pair, why_unavailable
@@ -76,7 +76,7 @@ def streaming(work: Workspace) -> Section:
             *missing_notes([r for records in found.values() for r in records], work.metrics),
         ),
         tables=(work.quality_table(f"Streaming on {data.name} ({len(data)} videos)", "Mode", rows),),
-        figures=tuple(work.figure("streaming.png", caption, lambda: curves([use]), [use])),
+        figures=(work.plot("streaming.png", caption, [use]),),
         findings=tuple(_findings(found)),
         setup=work.setup(data),
     )

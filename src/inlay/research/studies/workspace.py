@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inlay import __version__
+from inlay.draw.plots import Panel, png
 from inlay.errors import MissingError, UsageError
 from inlay.measure import MeasureConfig
 from inlay.origin import commit
@@ -15,7 +16,6 @@ from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.evaluate import Bench, Tell, collect
 from inlay.research.studies.matching import Matcher
 from inlay.research.studies.paper import Quality
-from inlay.research.studies.plots import Panel
 from inlay.research.studies.records import Record, Store
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import (
@@ -86,19 +86,22 @@ class Workspace:
         """hold, linear, and the networks that are at hand."""
         return ["hold", "linear", *self.bench.tokenizer.filler.lits]
 
-    def figure(self, file: str, caption: str, draw: Callable[[], bytes], panels: Sequence[Panel] = ()) -> list[Figure]:
-        """The figure as a list of one; where the drawing package is absent, with its numbers alone, or none at all.
+    def picture(self, file: str, caption: str, data: bytes) -> Figure:
+        self.store.write_bytes(f"figures/{file}", data)
+        return Figure(file=f"figures/{file}", caption=caption)
 
-        `panels` are the numbers of a plot: the report draws them itself, so that one can point at them.
+    def plot(self, file: str, caption: str, panels: Sequence[Panel]) -> Figure:
+        """Panels as a file, and as numbers for the report, which draws them so that one can point at them.
+
+        Where the drawing package is absent, as numbers alone.
         """
         try:
-            self.store.write_bytes(f"figures/{file}", draw())
+            figure = self.picture(file, caption, png(panels))
         except MissingError as error:
-            note = f"No figures: {error}."
-            if note not in self.notes:
+            figure = Figure(file="", caption=caption)
+            if (note := f"No plots: {error}.") not in self.notes:
                 self.notes.append(note)
-            return [Figure(file="", caption=caption, panels=tuple(panels))] if panels else []
-        return [Figure(file=f"figures/{file}", caption=caption, panels=tuple(panels))]
+        return replace(figure, panels=tuple(panels))
 
     def quality_columns(self) -> tuple[str, ...]:
         return ("Keep rate ↓", "bits/pixel ↓", *(heading(m) for m in self.metrics))

@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
-from inlay.cli import letters
-from inlay.cli.chart import LINE, NOW, RunningCurve
-from inlay.cli.film import compose, frame_keep_rates, lit, shots
-from inlay.cli.letters import bitmap
-from inlay.codec.config import slot_of_frame
+from inlay.codec import KeepCurve, slot_of_frame
 from inlay.container.tokens import Tokens
+from inlay.draw.film import Shot, compose, film, frame_keep_rates, lit, shots, side_by_side
+from inlay.draw.lighting import EDGE
+from inlay.draw.running import LINE, NOW, RunningCurve
 from inlay.errors import ShapeError
 from inlay.types import Recipe, Span, VideoInfo
 from inlay.video.frames import Video
-from inlay.video.lighting import EDGE
-from tests.conftest import moving_square
+from tests.conftest import moving_square, still
 
 
 def make_tokens(mask_THW: torch.Tensor, *, frames: int, height: int, width: int, key: bool = True) -> Tokens:
@@ -74,24 +74,24 @@ def test_a_shorter_video_is_refused() -> None:
 def test_film_sides_are_even_and_legible(height: int, width: int) -> None:
     video = moving_square(1, height, width)
     mask = torch.ones(1, -(-height // 8), -(-width // 8), dtype=torch.bool)
-    film = compose(next(shots([make_tokens(mask, frames=1, height=height, width=width)], [video], [video])))
-    assert film.width % 2 == film.height % 2 == 0
-    assert 240 <= film.height <= 600
+    made = compose(next(shots([make_tokens(mask, frames=1, height=height, width=width)], [video], [video])))
+    assert made.width % 2 == made.height % 2 == 0
+    assert 240 <= made.height <= 600
 
 
 def test_the_curve_runs_beneath_and_does_not_depend_on_the_cut() -> None:
     video = moving_square(14, 16, 16)
     size = {"height": 16, "width": 16}
     tokens = [make_tokens(left_half(3), frames=9, **size), make_tokens(left_half(2), frames=5, **size)]
+    trace = KeepCurve()
 
-    def film(originals: list[Video]) -> torch.Tensor:
-        curve, done = RunningCurve(duration=14 / 24), []
-        for shot in shots(tokens, [video], originals):
-            done.append(compose(shot, curve, first=sum(map(len, done))))
-        return torch.cat([d.frames for d in done])
+    def filmed(originals: list[Video], trace: KeepCurve | None = None) -> torch.Tensor:
+        made = film(shots(tokens, [video], originals), frames=14, trace=trace)
+        return torch.cat([chunk.frames for chunk in made])
 
-    whole = film([video])
-    assert whole.equal(film([video[:4], video[4:]]))
+    whole = filmed([video], trace)
+    assert whole.equal(filmed([video[:4], video[4:]]))
+    assert (trace.frames, trace.tokens) == (14, sum(map(len, tokens)))
     panels = compose(next(iter(shots(tokens, [video], [video])))).height
     beneath = whole[:, panels:]
     assert whole.shape[1] > panels and whole.shape[2] == compose(next(iter(shots(tokens, [video], [video])))).width
@@ -119,23 +119,17 @@ def test_a_higher_rate_stands_higher() -> None:
     assert top_of(1.0) < top_of(0.5) < top_of(0.1)
 
 
-def test_labels_are_drawn_with_and_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("PIL")
-    letters.ink.cache_clear()
-    fine = letters.ink("kept cells 41%", 17)
-    assert fine.shape[0] < 30 and 0.02 < fine.mean() < 0.6 and fine.max() <= 1
-    monkeypatch.setattr(letters, "find_spec", lambda _: None)
-    letters.ink.cache_clear()
-    plain = letters.ink("kept cells 41%", 17)
-    letters.ink.cache_clear()
-    assert set(plain.unique().tolist()) == {0.0, 1.0} and plain.shape[0] == 14
-    picture = torch.zeros(10, 20, 3, dtype=torch.uint8)
-    letters.write(picture, "a label that is much too long", x=2, middle=5, size=17, colour=(255, 255, 255))
-    assert picture.any() and not picture[:, :2].any()
+def test_a_film_without_original_has_two_panels_and_each_its_label() -> None:
+    video, tokens = still(2, 240, 240), make_tokens(torch.ones(1, 30, 30).bool(), frames=2, height=240, width=240)
+    two = compose(Shot(original=None, tokens=tokens, result=video))
+    three = compose(Shot(original=video, tokens=tokens, result=video))
+    assert (two.width, three.width) == (2 * 240 + 8, 3 * 240 + 16) and two.height == three.height
+    one, other = (side_by_side([([text] * 2, video.frames)]) for text in ("kept cells 41%", "kept cells 14%"))
+    assert not one.equal(other) and one[:, 29 : 29 + 240].equal(video.frames)
 
 
-def test_letters_differ_and_unknown_signs_are_blank() -> None:
-    drawn = [bitmap(sign, scale=1) for sign in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%.,/:-="]
-    assert len({tuple(d.flatten().tolist()) for d in drawn}) == len(drawn)
-    assert bitmap("kept", scale=2).equal(bitmap("KEPT", scale=2))
-    assert not bitmap("§").any()
+def test_the_curve_is_drawn_faster_than_a_film_plays() -> None:
+    curve, count = RunningCurve(duration=10.0), 240
+    start = time.process_time()
+    curve.draw([i / 24 for i in range(count)], [0.3] * count, width=800, size=17)
+    assert (time.process_time() - start) / count < 1 / 24

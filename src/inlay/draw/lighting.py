@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames and kept cells in, the same frames with dropped cells dark and grey out: one look for film, sheet and page.
+"""Show on frames which cells are kept, and where two frames differ.
 
-The difference is one of brightness, so that it does not depend on telling colours apart.
+Both are told by brightness, so that they do not depend on telling colours apart.
+
+Legend: T frames, H W pixels, h w cells.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from torch import Tensor
 EDGE = torch.tensor([230, 159, 0], dtype=torch.uint8)  # an orange that all common kinds of colour vision tell from grey
 LUMA = torch.tensor([0.299, 0.587, 0.114])
 DIM = 0.4
+GAIN = 4  # how much a difference is enlarged
+RAMP = torch.tensor([[0, 32, 77], [65, 77, 107], [124, 123, 120], [188, 175, 111], [255, 234, 70]])  # dark to bright
 
 
 def light(frames_THWC: Tensor, keep_Thw: Tensor, stride: int) -> Tensor:
@@ -25,3 +29,15 @@ def light(frames_THWC: Tensor, keep_Thw: Tensor, stride: int) -> Tensor:
     edge_THW[:, :, 1:] |= keep_THW[:, :, 1:] != keep_THW[:, :, :-1]
     out[edge_THW] = EDGE
     return out
+
+
+def heat(share_HW: Tensor) -> Tensor:
+    """[H, W, 3] uint8: dark blue for 0, yellow for 1, brighter all the way."""
+    place = share_HW.float().clamp(0, 1) * (len(RAMP) - 1)
+    low = place.long().clamp(max=len(RAMP) - 2)
+    return torch.lerp(RAMP[low].float(), RAMP[low + 1].float(), (place - low)[..., None]).to(torch.uint8)
+
+
+def difference(a_HWC: Tensor, b_HWC: Tensor) -> Tensor:
+    """Mean absolute error over colours as heat, GAIN times enlarged: yellow is 64 levels or more."""
+    return heat((a_HWC.float() - b_HWC.float()).abs().mean(-1) * GAIN / 255)

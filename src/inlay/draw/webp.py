@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write an animated WebP: a film that a web page or a README shows like any picture."""
+"""Animated WebP: a film that a web page or a README shows like any picture.
+
+Written with PyAV, frame by frame: Pillow wants all frames of a film in memory at once.
+"""
 
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError, VideoError
-from inlay.files import write_atomic
 from inlay.video.frames import Video
 from inlay.video.source import pyav
 
-SUFFIX = ".webp"
 MOST_FPS = 16  # pictures a second: a film in a page should load quickly, and need not be smooth
 _TICK = Fraction(1, 1000)  # the format counts milliseconds
 
@@ -54,10 +53,3 @@ def _pictures(first: Video, rest: Iterator[Video], step: int) -> Iterator[tuple[
             second = (count + i) / first.fps if chunk.seconds is None else float(chunk.seconds[i])
             yield chunk.frames[i].cpu().contiguous().numpy(), round(1000 * second)
         count += len(chunk)
-
-
-def write_webp(video: Video | Iterable[Video], path: str | os.PathLike[str], *, quality: int = 75) -> Path:
-    """As `webp_bytes`, into a file that appears when it is whole."""
-    place = Path(path)
-    write_atomic(place, webp_bytes(video, quality=quality))
-    return place

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures: lit cells, labels, files, contact sheets, plots that are drawn from numbers."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from PIL import Image
+
+from inlay.draw.images import data_uri, fitted, image_bytes, label, strip
+from inlay.draw.lighting import EDGE, LUMA, difference, light
+from inlay.draw.plots import Panel, Series, png, svg
+from inlay.draw.sheet import MaskRow, mask_rows, mask_sheet
+from inlay.draw.webp import webp_bytes
+from inlay.errors import ShapeError, UsageError
+from inlay.masking import MaskConfig
+from inlay.tokenizer import Tokenizer
+from inlay.video.frames import Video
+from tests.conftest import moving_square
+
+LINES = Panel(
+    title="PSNR",
+    x_label="keep rate, %",
+    y_label="psnr",
+    series=(
+        Series(label="lit", x=(20.0, 40.0, 80.0), y=(24.0, 27.5, 29.0), low=(23.0, 27.0, None), high=(25.0, 28.0, None),
+        ),
+        Series(label="hold & <more>", x=(20.0, 40.0), y=(22.0, 26.0), notes=("tau 1", "tau 2")),
+    ),
+)  # fmt: skip
+
+
+def opened(data: bytes) -> torch.Tensor:
+    with Image.open(io.BytesIO(data)) as picture:
+        return torch.tensor(list(picture.convert("RGB").tobytes()), dtype=torch.uint8).view(*picture.size[::-1], 3)
+
+
+def test_kept_cells_stay_and_dropped_ones_turn_dark() -> None:
+    frame = torch.tensor([200, 100, 50], dtype=torch.uint8).expand(1, 30, 35, 3)  # not whole cells: the grid is cropped
+    keep = torch.zeros(1, 4, 5, dtype=torch.bool)
+    keep[0, 0] = True
+    out = light(frame, keep, 8)[0]
+    assert out[:8].equal(frame[0, :8]) and (out[8] == EDGE).all()
+    assert out[9:].max() < 60 and out[9:].int().diff(dim=-1).abs().max() == 0
+
+
+def test_a_difference_brightens_steadily() -> None:
+    ramp = torch.arange(80, dtype=torch.uint8)[None, :, None].expand(1, 80, 3)
+    luma = (difference(torch.zeros_like(ramp), ramp).float() @ LUMA)[0]
+    assert (luma.diff() >= -1).all() and luma[-1] > luma[0] + 100
+
+
+def test_a_picture_comes_back_and_anything_else_is_refused() -> None:
+    image = moving_square(1, 24, 40).frames[0]
+    assert opened(image_bytes(image)).equal(image)
+    for kind in ("jpeg", "webp"):
+        assert (opened(image_bytes(image, kind)).float() - image.float()).abs().mean() < 4
+        assert data_uri(image_bytes(image, kind), kind).startswith(f"data:image/{kind};base64,")
+    with pytest.raises(ShapeError, match="uint8"):
+        image_bytes(image.float())
+
+
+def test_scaling_keeps_small_cells_crisp_and_large_pictures_small() -> None:
+    frames = moving_square(2, 20, 30).frames
+    large = fitted(frames, 50, 100)
+    assert large.shape[1:3] == (60, 90) and large[:, ::3, ::3].equal(frames)
+    assert fitted(frames, 10, 10).shape[1:3] == (10, 15) and fitted(frames, 10, 30) is frames
+    assert strip(frames, short=20).shape == (20, 2 * 30 + 4, 3)
+
+
+def test_labels_differ_and_are_cut_at_the_edge() -> None:
+    one, other = (label(text, 29, 200, 17) for text in ("kept cells 41%", "kept cells 14%"))
+    assert one.shape == (29, 200, 3) and not one.equal(other) and one.max() > 200
+    assert label("a label that is much too long", 29, 40, 17).shape == (29, 40, 3)
+
+
+def test_a_sheet_shows_what_each_threshold_keeps(tiny_tokenizer: Tokenizer) -> None:
+    clip = moving_square(9, 64, 96)
+    rows = mask_rows(clip, tiny_tokenizer, [MaskConfig(tau=tau) for tau in (0.0, 0.1, 1e6)])
+    assert rows[0].keep_rate == 1 > rows[1].keep_rate > rows[2].keep_rate == pytest.approx(1 / 3)
+    sheet = mask_sheet(clip, rows, tiny_tokenizer.spec, title="clip")
+    dark = MaskRow(tau=0.1, keep_Thw=torch.zeros_like(rows[0].keep_Thw))
+    other = mask_sheet(clip, [*rows[:2], dark], tiny_tokenizer.spec, title="clip")
+    assert sheet.shape == other.shape and sheet.shape[1] > 3 * 192 and other.float().mean() < sheet.float().mean()
+
+
+def dots(panel: Panel) -> list[ElementTree.Element]:
+    return [e for e in ElementTree.fromstring(svg(panel).replace("xlink:", "")).iter() if e.get("class") == "dot"]
+
+
+def test_a_plot_places_points_by_their_numbers() -> None:
+    pytest.importorskip("matplotlib")
+    found = dots(LINES)
+    assert len(found) == 5
+    places = [(float(d.get("cx", 0)), float(d.get("cy", 0))) for d in found]
+    assert places[0][0] < places[1][0] < places[2][0], "x grows to the right"
+    assert places[0][1] > places[1][1] > places[2][1], "y grows upwards"
+    step = (places[1][0] - places[0][0]) / 20
+    assert places[2][0] - places[1][0] == pytest.approx(40 * step, abs=0.3)
+    assert found[0].get("data-tip") == "lit\npsnr: 24 [23, 25]\nkeep rate, %: 20"
+    assert found[4].get("data-tip", "").startswith("hold & <more>") and found[4].get("data-tip", "").endswith("tau 2")
+
+
+def test_a_plot_has_labels_the_pages_ink_and_nothing_from_elsewhere() -> None:
+    pytest.importorskip("matplotlib")
+    drawn = svg(LINES)
+    assert all(word in drawn for word in ("keep rate, %", "psnr", "PSNR", "hold &amp; &lt;more&gt;", "currentColor"))
+    assert "http" not in drawn and "<style" not in drawn and drawn == svg(LINES)
+    assert svg(Panel(title="", x_label="x", y_label="y", series=())) == ""
+
+
+def test_lines_steps_and_scatter_are_different_pictures() -> None:
+    pytest.importorskip("matplotlib")
+    kinds: list[dict[str, bool]] = [{}, {"steps": True}, {"scatter": True}]
+    panels = [Panel(title="", x_label="x", y_label="y", series=LINES.series, **kind) for kind in kinds]
+    assert len({png([p]) for p in panels}) == 3 and png(panels) == png(panels)
+    marked = Panel(title="", x_label="x", y_label="y", series=(Series(label="a", x=(1, 2), y=(1, 2), mark=1.5),))
+    assert (
+        Panel.from_record(
+            {
+                "title": "",
+                "x_label": "x",
+                "y_label": "y",
+                "series": [{"label": "a", "x": [1, 2], "y": [1, 2], "mark": 1.5}],
+            }
+        )
+        == marked
+    )
+
+
+def test_webp_keeps_times_and_thins_out_fast_films() -> None:
+    slow, fast = (Video(frames=moving_square(24, 32, 32).frames, fps=Fraction(f)) for f in (12, 48))
+    for video, count in ((slow, 24), (fast, 8)):
+        with Image.open(io.BytesIO(webp_bytes([video[:5], video[5:]]))) as picture:
+            assert (picture.n_frames, picture.size) == (count, (32, 32))
+            picture.seek(count - 2)
+            picture.load()
+            assert picture.info["duration"] == pytest.approx(1000 * 24 / count / float(video.fps), abs=1.5)
+
+
+def test_webp_shows_what_was_filmed() -> None:
+    frames = torch.zeros(3, 32, 48, 3, dtype=torch.uint8)
+    frames[1, :, :, 1] = 200
+    with Image.open(io.BytesIO(webp_bytes(Video(frames=frames, fps=Fraction(10)), quality=90))) as picture:
+        picture.seek(1)
+        pixel = picture.convert("RGB").getpixel((20, 20))
+    assert pixel[1] > 170 and pixel[0] < 40
+    with pytest.raises(UsageError, match="no chunks"):
+        webp_bytes(iter(()))
