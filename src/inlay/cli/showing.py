@@ -11,14 +11,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from inlay.cli.encoding import encode_file
-from inlay.cli.model import Model, Settings
+from inlay.cli.encoding import EncodeJob
+from inlay.cli.model import Model
 from inlay.cli.passes import decode_file, open_clip
 from inlay.cli.record import file_record
 from inlay.cli.screen import Screen
 from inlay.cli.viewing import write_film
 from inlay.container import TokenReader
 from inlay.draw.film import shots
+from inlay.masking import Budget
 from inlay.measure import compare
 from inlay.video import write_video
 from inlay.video.synthetic import demo_clip
@@ -30,7 +31,7 @@ class Show:
 
     folder: Path
     model: Model
-    settings: Settings
+    tau: float | None
     screen: Screen
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -41,9 +42,10 @@ class Show:
         with self.timed("clip"):
             self.make_clip(video, clip, size=size, frames=frames)
         with self.timed("encode"), open_clip(clip) as reader:
-            encode_file(reader, tokens, tokenizer=tokenizer, settings=self.settings, force=True, screen=self.screen)
+            budget = Budget(tau=self.tau)
+            EncodeJob(target=tokens, tokenizer=tokenizer, screen=self.screen, budget=budget, force=True).run(reader)
         with self.timed("decode"), TokenReader(tokens) as token_reader:
-            fill = self.model.fill or tokenizer.default_fill
+            fill = self.model.fill or tokenizer.filler.default
             decode_file(token_reader, decoded, tokenizer=tokenizer, fill=fill, force=True, screen=self.screen)
         film = self.make_film(clip, tokens, decoded)
         record = file_record(tokens)

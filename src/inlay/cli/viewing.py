@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
 from typing import Any
 
-from inlay.cli.model import Settings
 from inlay.cli.passes import counted
 from inlay.cli.paths import atomic
 from inlay.cli.screen import Screen
-from inlay.codec import KeepCurve
+from inlay.codec import EncodeConfig, Encoder, KeepCurve
 from inlay.container.tokens import Tokens
 from inlay.draw.film import Shot, film, shots
 from inlay.draw.images import image_bytes
@@ -21,18 +19,19 @@ from inlay.draw.plots import keep_curves
 from inlay.draw.sheet import mask_rows, mask_sheet
 from inlay.draw.webp import webp_bytes
 from inlay.errors import ConfigError
-from inlay.masking import MaskConfig
-from inlay.tokenizer import CLIP_FRAMES, Tokenizer
+from inlay.tokenizer import Tokenizer
 from inlay.video import VideoReader, write_video
 from inlay.video.frames import Video
 
 FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 2.0, 3.0)  # a sheet's thresholds where none are named, times the model's own
 
 
-def film_video(reader: VideoReader, tokenizer: Tokenizer, settings: Settings, fill: str | None) -> Iterator[Shot]:
+def film_video(
+    reader: VideoReader, tokenizer: Tokenizer, config: EncodeConfig, tau: float | None, fill: str | None
+) -> Iterator[Shot]:
     """Encode and decode as the film goes on; what is read is read once, and one chunk waits at a time."""
-    shown, encoded = tee(reader.chunks(CLIP_FRAMES))
-    return film_tokens(tokenizer.encode_chunks(encoded, **asdict(settings)), shown, tokenizer, fill)
+    shown, encoded = tee(reader.chunks(config.chunk_frames))
+    return film_tokens(Encoder(tokenizer, config, tau=tau).encode(encoded), shown, tokenizer, fill)
 
 
 def film_tokens(
@@ -40,7 +39,7 @@ def film_tokens(
 ) -> Iterator[Shot]:
     """Decode as the film goes on."""
     shown, decoded = tee(chunks)
-    return shots(shown, tokenizer.decode_chunks(decoded, fill), originals)
+    return shots(shown, tokenizer.decode_chunks(decoded, fill=fill), originals)
 
 
 def write_film(
@@ -65,12 +64,10 @@ def write_curve(path: str, trace: KeepCurve, title: str) -> None:
 
 
 def write_sheet(
-    clip: Video, path: str, tokenizer: Tokenizer, settings: Settings, taus: Sequence[float], *, title: str
+    clip: Video, path: str, tokenizer: Tokenizer, config: EncodeConfig, taus: Sequence[float], *, title: str
 ) -> dict[str, Any]:
     """Draw the masks of one clip; returns what `inlay view --json` says of them."""
-    chosen = choose_taus(taus, tokenizer)
-    configs = [MaskConfig(tau=t, criterion=settings.criterion, reference=settings.reference) for t in chosen]
-    rows = mask_rows(clip, tokenizer, configs)
+    rows = mask_rows(clip, tokenizer, [config.mask(tau) for tau in choose_taus(taus, tokenizer)])
     _write(path, image_bytes(mask_sheet(clip, rows, tokenizer.spec, title=title)))
     return {"sheet": path, "sheet_keep_rates": {f"{row.tau:g}": row.keep_rate for row in rows}}
 
@@ -80,7 +77,7 @@ def choose_taus(taus: Sequence[float], tokenizer: Tokenizer) -> list[float]:
     if len(taus) > 1:
         return sorted(set(taus))
     if not taus and tokenizer.profile is None:
-        raise ConfigError(f"there is no default tau for {tokenizer.spec.name}; name one or several (--tau)")
+        raise ConfigError(f"there is no default tau for {tokenizer.spec.name}; name one or several", about="tau")
     middle = taus[0] if taus else tokenizer.profile.tau  # type: ignore[union-attr]
     return [round(middle * factor, 4) for factor in FACTORS]
 

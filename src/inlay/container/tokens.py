@@ -55,8 +55,9 @@ class Tokens:
 
     def __repr__(self) -> str:
         grid = "x".join(map(str, self.mask.shape))
+        kept = f"{len(self):,} of {self.cells:,} cells ({self.keep_rate:.1%}, mode {self.recipe.streaming})"
         return (
-            f"Tokens({len(self):,} of {self.cells:,} cells ({self.keep_rate:.1%}, mode {self.recipe.streaming}), grid {grid}, "
+            f"Tokens({kept}, grid {grid}, "
             f"{self.channels} channels, {self.info.frames} frames {self.info.width}x{self.info.height})"
         )
 

@@ -38,7 +38,7 @@ class MaskRow:
 def mask_rows(clip: Video, tokenizer: Tokenizer, configs: Sequence[MaskConfig]) -> list[MaskRow]:
     """One encoder pass for all thresholds."""
     x_BCTHW = tokenizer.pixels([clip])
-    z_BCTHW = tokenizer.latents(x_BCTHW)
+    z_BCTHW = tokenizer.encode_pixels(x_BCTHW)
     return [MaskRow(tau=c.tau, keep_Thw=keep_mask(z_BCTHW, c, x_BCTHW)[0].cpu()) for c in configs]
 
 

@@ -90,7 +90,8 @@ class Actions:
             start = time.perf_counter()
             choice = session.choose_tau(float(tau)) if mode == BY_TAU else session.choose_keep(float(keep) / 100)
             spent = 1000 * (time.perf_counter() - start)
-            kept = f"{choice.curve.tokens:,} of {choice.curve.cells:,} cells kept ({choice.curve.keep_rate:.1%}, mode {choice.mode})"
+            rate = f"{choice.curve.keep_rate:.1%}, mode {choice.mode}"
+            kept = f"{choice.curve.tokens:,} of {choice.curve.cells:,} cells kept ({rate})"
             return f"{kept} at tau {choice.tau:.4g}; mask found in {spent:.0f} ms."
 
         return self._try(visitor, work, frame, fill)

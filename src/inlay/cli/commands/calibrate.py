@@ -40,6 +40,7 @@ def calibrate(
     target = paths.output(out or f"{Path(backbone).name}.profile.json", force=force)
 
     from inlay.cli.model import Model
+    from inlay.codec import encode_clip
     from inlay.measure import calibrate as room
     from inlay.research.studies.datasets import ClipSpec, open_data
 
@@ -53,7 +54,7 @@ def calibrate(
     with screen.progress("calibrating", len(found) * frames) as advance:
         for clip in found.clips:
             try:
-                state = room.update(state, tokenizer.encode_pixels(tokenizer.pixels([clip.load()])))
+                state = room.update(state, encode_clip(tokenizer, clip.load()).z_BCTHW)
             except VideoError as error:  # its header promised more than it holds
                 broken[clip.name] = str(error)
                 screen.note(f"left out: {error}")

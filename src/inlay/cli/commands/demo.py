@@ -43,12 +43,12 @@ def demo(
     for name in FILES:
         paths.output(str(folder / name), force=force, inputs=() if video is None else (video,))
 
-    from inlay.cli.model import Model, Settings
+    from inlay.cli.model import Model
     from inlay.cli.showing import Show
 
     screen = Screen(json=json, quiet=quiet)
     model = Model(backbone=backbone, fill=fill, device=device)
-    show = Show(folder=folder, model=model, settings=Settings(tau=tau), screen=screen)
+    show = Show(folder=folder, model=model, tau=tau, screen=screen)
     record = show.run(video, size=size, frames=frames)
     screen.show(record, _rows(record))
 
@@ -58,7 +58,7 @@ def _rows(record: dict) -> list[tuple[str, str]]:
     return [
         ("clip", f"{record['clip']}: {record['frames']} frames {record['width']}x{record['height']}"),
         ("kept", f"{record['keep_rate']:.1%}: {record['tokens']:,} tokens of {record['cells']:,} cells "
-                 f"(tau {record['tau']:g}, {record['backbone']}, fill {record['fill']})"),
+                 f"(tau {record['tau']:g}, mode {record['streaming']}, {record['backbone']}, fill {record['fill']})"),
         ("tokens", f"{record['token_file']}: {size_text(record['bytes'])}, "
                    f"{record['bits_per_pixel']:.4f} bits a pixel"),
         ("decoded", f"{record['decoded']}: PSNR {record['psnr']:.2f} dB, SSIM {record['ssim']:.4f}"),

@@ -15,7 +15,8 @@ from inlay.cli.screen import Screen
 from inlay.errors import UsageError, require
 
 if TYPE_CHECKING:
-    from inlay.cli.model import Model, Settings
+    from inlay.cli.model import Model
+    from inlay.codec import EncodeConfig
 
 PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film that is not a video file
 
@@ -47,6 +48,7 @@ def view(
     ] = None,
     criterion: options.Criterion = "latent-l1",
     reference: options.Reference = "last-kept",
+    mode: options.Mode = "auto",
     fill: options.Fill = None,
     size: options.Size = "keep",
     backbone: options.BackboneName = "mini",
@@ -70,29 +72,36 @@ def view(
         film, sheet = None, _only_sheet(out, sheet, curve)
     _check(source, film, curve, sheet, original, taus, is_tokens=is_tokens, force=force)
 
-    from inlay.cli.model import Model, Settings
+    from inlay.cli.model import Model
+    from inlay.codec import EncodeConfig
+    from inlay.masking import Budget
 
     screen = Screen(json=json, quiet=quiet)
-    settings = Settings(tau=taus[0] if taus else None, criterion=criterion, reference=reference)
-    for value in taus[1:]:
-        replace(settings, tau=value)  # refused here if it cannot be
+    config = EncodeConfig(mode=mode, criterion=criterion, reference=reference)
+    for value in taus:
+        Budget(tau=value)  # refused here if it cannot be
     model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
     record: dict[str, Any] = {"input": source}
     rows: list[tuple[str, str]] = []
     if film is not None:
-        record |= _film(source, film, curve, original, model, settings, size, screen, is_tokens=is_tokens, force=force)
-        rows += [("film", film), ("kept", f"{record['keep_rate']:.1%} of {record['cells']:,} cells")]
+        record |= _film(
+            source, film, curve, original, model, config, taus, size, screen, is_tokens=is_tokens, force=force
+        )
+        rows += [
+            ("film", film),
+            ("kept", f"{record['keep_rate']:.1%} of {record['cells']:,} cells, mode {record['mode']}"),
+        ]
         rows += [] if curve is None else [("curve", curve)]
     if sheet is not None:
-        record |= _sheet(source, sheet, model, settings, taus, size)
+        record |= _sheet(source, sheet, model, config, taus, size)
         rates = [f"tau {name} keeps {rate:.1%}" for name, rate in record["sheet_keep_rates"].items()]
-        rows += [("sheet", sheet), ("masks", ", ".join(rates))]
+        rows += [("sheet", sheet), ("masks", f"{', '.join(rates)} (mode clips)")]
     screen.show(record, rows)
 
 
 def _film(
-    source: str, film: str, curve: str | None, original: str | None, model: Model, settings: Settings, size: str,
-    screen: Screen, *, is_tokens: bool, force: bool,
+    source: str, film: str, curve: str | None, original: str | None, model: Model, config: EncodeConfig,
+    taus: list[float], size: str, screen: Screen, *, is_tokens: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     from inlay.cli.passes import open_clip, tokenizer_of
     from inlay.cli.viewing import film_tokens, film_video, write_film
@@ -108,19 +117,25 @@ def _film(
             frames = tokens.info.frames
         else:
             video = stack.enter_context(open_clip(source, size=size))
-            scenes = film_video(video, model.load(), settings, model.fill)
+            tokenizer = model.load()
+            config = config.resolve(tokenizer.spec)
+            scenes = film_video(video, tokenizer, config, taus[0] if taus else None, model.fill)
             frames = video.frames
-        return write_film(scenes, film, curve, title=Path(source).name, frames=frames, force=force, screen=screen)
+        mode = tokens.recipe.streaming if is_tokens else config.mode
+        title = Path(source).name
+        record = write_film(scenes, film, curve, title=title, frames=frames, force=force, screen=screen)
+        return record | {"mode": mode}
 
 
-def _sheet(source: str, sheet: str, model: Model, settings: Settings, taus: list[float], size: str) -> dict[str, Any]:
+def _sheet(source: str, sheet: str, model: Model, config: EncodeConfig, taus: list[float], size: str) -> dict[str, Any]:
     from inlay.cli.passes import open_clip
     from inlay.cli.viewing import write_sheet
-    from inlay.tokenizer import CLIP_FRAMES, join_videos
+    from inlay.codec import CLIP_FRAMES
+    from inlay.video.frames import join_videos
 
     with open_clip(source, size=size, frames=CLIP_FRAMES) as reader:
         clip = join_videos(list(reader.chunks(CLIP_FRAMES)))
-    return write_sheet(clip, sheet, model.load(), settings, taus, title=Path(source).name)
+    return write_sheet(clip, sheet, model.load(), config, taus, title=Path(source).name)
 
 
 def _only_sheet(out: str | None, sheet: str | None, curve: str | None) -> str | None:

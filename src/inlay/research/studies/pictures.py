@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from inlay.backbones import load_backbone
+from inlay.codec import encode_clip
 from inlay.draw.images import image_bytes, strip
 from inlay.draw.plots import Panel, Series
 from inlay.draw.sheet import TILE, MaskRow, mask_sheet
@@ -143,7 +144,7 @@ def use_over_time(work: Workspace, chunks: tuple[torch.Tensor, ...]) -> tuple[np
     config = MaskConfig(tau=work.bench.tau)
     state, anew, carried = None, [], []
     for frames in chunks:
-        z_BCTHW = work.bench.tokenizer.latents(work.bench.tokenizer.pixels([Video(frames=frames)]))
+        z_BCTHW = encode_clip(work.bench.tokenizer, Video(frames=frames)).z_BCTHW
         anew.append(scan(z_BCTHW, config)[0][0])
         keep_BTHW, state = scan(z_BCTHW, config, state)
         carried.append(keep_BTHW[0])
@@ -192,7 +193,7 @@ def _profile(work: Workspace, tokenizer: Tokenizer, data: DataSet) -> Profile:
     state = calibrate.start(tokenizer.spec)
     for clip in data.clips:
         work.tell(f"backbones: {tokenizer.spec.name}: {clip.name}")
-        state = calibrate.update(state, tokenizer.latents(tokenizer.pixels([clip.load()])))
+        state = calibrate.update(state, encode_clip(tokenizer, clip.load()).z_BCTHW)
     profile = calibrate.finish(state, data=data.name)
     work.store.write_json(file, asdict(profile))
     return profile
