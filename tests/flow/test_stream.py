@@ -188,7 +188,7 @@ def test_every_fill_decodes_every_mode(lit_tokenizer: Tokenizer, mode: str, fill
     assert dense.isfinite().all()
     if fill != "lit-paper":  # which predicts every cell anew
         assert dense[tokens.mask].equal(tokens.values)
-    assert lit_tokenizer.decode(tokens, fill).frames.shape == video.frames.shape
+    assert lit_tokenizer.decode(tokens, fill=fill).frames.shape == video.frames.shape
 
 
 def test_all_cells_kept_is_the_backbones_own_reconstruction(tiny_mini, tiny_tokenizer: Tokenizer) -> None:  # type: ignore[no-untyped-def]

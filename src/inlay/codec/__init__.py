@@ -17,7 +17,6 @@ from inlay.codec.config import (
     slot_of_frame,
 )
 from inlay.codec.curve import KeepCurve, keep_curve
-from inlay.codec.cuts import CutFinder
 from inlay.codec.decoder import Decoder, LatentDecoder
 from inlay.codec.encoder import Encoder
 from inlay.codec.files import budget_of_pipe, encode_file, keep_part, with_times
@@ -37,7 +36,6 @@ __all__ = [
     "MODES",
     "BudgetReport",
     "Chooser",
-    "CutFinder",
     "Cutting",
     "Decoder",
     "EncodeConfig",

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from inlay.codec.config import EncodeConfig
-from inlay.codec.gather import gather
+from inlay.codec.gather import Gathering, gather
 from inlay.codec.latents import LatentChunk
 from inlay.codec.parts import Parts
 from inlay.container.chunk import pack_chunk
@@ -18,11 +17,25 @@ from inlay.container.layout import ENTRY_BYTES
 from inlay.container.tokens import Tokens
 from inlay.container.writer import to_bytes
 from inlay.errors import ConfigError
-from inlay.masking import Bucket, Budget, Selector, SelectState
+from inlay.masking import Bucket, Budget, Selector, SelectState, scan
 from inlay.types import Recipe
 
 MOST_REPACKS = 8
 _QUIET = 0.9  # quantile of the first changes that a stream without any tau starts from
+
+
+def choose_together(choosers: Sequence[Chooser], chunks: Sequence[LatentChunk]) -> Gathering:
+    """The next chunk of several streams whose choice is plain and whose chunks are of one kind: one scan for all."""
+    first = choosers[0]
+    assert first.plain and first.recipe is not None, "a plain choice has its tau from the start"
+    references = [chooser.state.reference_BCHW for chooser in choosers]
+    before = None if chunks[0].span.key else torch.cat([ref for ref in references if ref is not None])
+    compared = [chunk.compared_BCTHW for chunk in chunks]
+    z_BCTHW = compared[0] if len(compared) == 1 else torch.cat(compared)
+    keep_BTHW, after_BCHW = scan(z_BCTHW, first.config.mask(first.recipe.tau), before)
+    for chooser, reference_BCHW in zip(choosers, after_BCHW.split(1), strict=True):
+        chooser.state = replace(chooser.state, reference_BCHW=reference_BCHW)
+    return Gathering(chunks, keep_BTHW, first.recipe)
 
 
 class Chooser:
@@ -62,10 +75,6 @@ class Chooser:
             self.state = chosen.state
             return gather([chunk], chosen.keep_BTHW, self.recipe)[0]
         return self._within_rate(selector, chunk, self.recipe)
-
-    def advance(self, reference_BCHW: Tensor) -> None:
-        """Take over the reference that a scan of several streams left."""
-        self.state = replace(self.state, reference_BCHW=reference_BCHW)
 
     def replay(self, tokens: Tokens) -> None:
         """Charge the bucket for a chunk that an earlier run has written."""

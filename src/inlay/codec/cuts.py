@@ -10,6 +10,7 @@ Legend: B batch (here 1), C channels, T slots, F frames, H W grid or pixels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -27,60 +28,66 @@ LEAST = 0.05  # what changes less begins no scene
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evidence:
-    """What a chunk shows, still on its device: one small table for one transfer."""
+class Glimpse:
+    """The last slot and the last frame of a chunk, coarse: what the next chunk is compared with."""
 
-    table_3N: Tensor  # change of each slot, that of unrelated places, change of each frame; padded with zeros
-    slots: int
-    frames: int
-    slot_CHW: Tensor  # the last ones, coarse
+    slot_CHW: Tensor
     frame_CHW: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CutFinder:
-    """What is remembered since the last key chunk: one slot, one frame, the latest changes, all of them coarse."""
+class Evidence:
+    """What a chunk shows, still on its device: a table for one transfer."""
 
-    slot_CHW: Tensor | None = None
-    frame_CHW: Tensor | None = None
-    jumps: tuple[float, ...] = ()
+    table_3N: Tensor  # change of each slot, that of unrelated places, change of each frame; padded with zeros
+    slots: int
+    frames: int
+    begins: bool  # nothing came before it
+    last: Glimpse
 
-    def look(self, z_BCTHW: Tensor, x_BCTHW: Tensor) -> Evidence:
-        """Compare the slots and the frames of a chunk with those before them."""
-        slots = _coarse(z_BCTHW[0].transpose(0, 1), COARSE)
-        thumbs = _coarse(x_BCTHW[0].transpose(0, 1), THUMB)
-        before = _shifted(slots, self.slot_CHW)
-        elsewhere = before.roll((COARSE // 2, COARSE // 2), (2, 3))
-        change_T = (slots - before).abs().mean((1, 2, 3))
-        most_T = (slots - elsewhere).abs().mean((1, 2, 3))
-        jump_F = (thumbs - _shifted(thumbs, self.frame_CHW)).abs().mean(1).flatten(1).median(1).values
-        rows = [F.pad(row, (0, max(len(jump_F), len(change_T)) - len(row))) for row in (change_T, most_T, jump_F)]
-        return Evidence(
-            table_3N=torch.stack(rows),
-            slots=len(slots),
-            frames=len(thumbs),
-            slot_CHW=slots[-1],
-            frame_CHW=thumbs[-1],
-        )
 
-    def find(self, seen: Evidence, *, first: int, stride: int) -> tuple[int | None, CutFinder]:
-        """The frame of the chunk at which a new scene begins, or None, and what is remembered then.
+def look(z_BCTHW: Tensor, x_BCTHW: Tensor, before: Glimpse | None) -> Evidence:
+    """Compare the slots and the frames of a chunk with those before them."""
+    slots = _coarse(z_BCTHW[0].transpose(0, 1), COARSE)
+    thumbs = _coarse(x_BCTHW[0].transpose(0, 1), THUMB)
+    earlier = _shifted(slots, None if before is None else before.slot_CHW)
+    elsewhere = earlier.roll((COARSE // 2, COARSE // 2), (2, 3))
+    change_T = (slots - earlier).abs().mean((1, 2, 3))
+    most_T = (slots - elsewhere).abs().mean((1, 2, 3))
+    step_FCHW = thumbs - _shifted(thumbs, None if before is None else before.frame_CHW)
+    jump_F = step_FCHW.abs().mean(1).flatten(1).median(1).values
+    rows = [F.pad(row, (0, max(len(jump_F), len(change_T)) - len(row))) for row in (change_T, most_T, jump_F)]
+    return Evidence(
+        table_3N=torch.stack(rows),
+        slots=len(slots),
+        frames=len(thumbs),
+        begins=before is None,
+        last=Glimpse(slot_CHW=slots[-1], frame_CHW=thumbs[-1]),
+    )
 
-        Slot 0 of the chunk stands for `first` frames, later ones for `stride`.
-        """
-        changes, mosts, jumps = seen.table_3N.tolist()
-        recent = list(self.jumps)
-        end = 0
-        for t in range(seen.slots):
-            begin, end = end, min(first + t * stride, seen.frames)
-            fresh = jumps[max(begin, 1 if self.frame_CHW is None else 0) : end]  # the first frame ever has none before
-            known = t > 0 or self.slot_CHW is not None
-            if known and changes[t] >= UNRELATED * mosts[t] and changes[t] > 0 and recent and fresh:
-                place = max(range(len(fresh)), key=fresh.__getitem__)
-                if fresh[place] > max(JUMP * max(median(recent), CALM), LEAST):
-                    return end - len(fresh) + place, self
-            recent = (recent + fresh)[-RECENT:]
-        return None, CutFinder(slot_CHW=seen.slot_CHW, frame_CHW=seen.frame_CHW, jumps=tuple(recent))
+
+def find_cut(
+    seen: Evidence, recent: Sequence[float], *, first: int, stride: int
+) -> tuple[int | None, tuple[float, ...]]:
+    """The frame of a chunk at which a new scene begins, or None, and the latest changes from frame to frame.
+
+    Args:
+        recent: the latest changes before the chunk, since the last key chunk.
+        first: frames that slot 0 stands for; later ones stand for `stride`.
+    """
+    changes, mosts, jumps = seen.table_3N.tolist()
+    latest = list(recent)
+    end = 0
+    for t in range(seen.slots):
+        begin, end = end, min(first + t * stride, seen.frames)
+        fresh = jumps[max(begin, 1 if seen.begins else 0) : end]  # the first frame of all has none before it
+        known = t > 0 or not seen.begins
+        if known and changes[t] >= UNRELATED * mosts[t] and changes[t] > 0 and latest and fresh:
+            place = max(range(len(fresh)), key=fresh.__getitem__)
+            if fresh[place] > max(JUMP * max(median(latest), CALM), LEAST):
+                return end - len(fresh) + place, ()
+        latest = (latest + fresh)[-RECENT:]
+    return None, tuple(latest)
 
 
 def _shifted(x_NCHW: Tensor, last_CHW: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ or frames, H W grid or pixels.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -16,11 +17,12 @@ from inlay.backbones import State
 from inlay.codec.calls import join_states, shape_of, split_state
 from inlay.codec.config import mode_of
 from inlay.codec.parts import Parts
+from inlay.codec.transfer import Transfer
 from inlay.container.tokens import Tokens
 from inlay.errors import UsageError
 from inlay.fill import Filler, hold
 from inlay.types import VideoInfo
-from inlay.video.frames import Video
+from inlay.video.frames import Video, to_frames
 
 
 class LatentDecoder:
@@ -112,25 +114,32 @@ class Decoder:
         return []
 
     def decode(self, chunks: Iterable[Tokens]) -> Iterator[Video]:
-        """The frames of each chunk of one video, with memory for one chunk at a time."""
+        """The frames of each chunk of one video; on a GPU the next chunk is at work while one is handed out."""
+        waiting: deque[Rendering] = deque()
         for tokens in chunks:
-            yield self.push(tokens)
+            waiting.append(self._launch([tokens]))
+            if len(waiting) > self.parts.ahead:
+                yield from waiting.popleft().videos()
+        while waiting:
+            yield from waiting.popleft().videos()
 
-    @torch.inference_mode()
     def push_all(self, chunks: Sequence[Tokens]) -> list[Video]:
         """The frames of a chunk of each stream; chunks of one shape go through the networks together."""
+        return self._launch(chunks).videos()
+
+    @torch.inference_mode()
+    def _launch(self, chunks: Sequence[Tokens]) -> Rendering:
         given = [self._prepare(number, tokens) for number, tokens in enumerate(chunks)]
         groups: dict[object, list[int]] = {}
         for number, (tokens, (z_BCTHW, _, lead)) in enumerate(zip(chunks, given, strict=True)):
             kind = z_BCTHW.shape, lead, tokens.recipe.tau, mode_of(tokens.recipe), shape_of(self._states[number])
             groups.setdefault(kind, []).append(number)
-        videos: dict[int, Video] = {}
+        rendering = Rendering(chunks)
         for group in groups.values():
-            z_BCTHW = self._fill([given[n] for n in group], chunks[group[0]].recipe.tau)
-            x_BCTHW = self._decode(z_BCTHW, group, mode_of(chunks[group[0]].recipe))
-            for number, x_CTHW in zip(group, x_BCTHW, strict=True):
-                videos[number] = cropped(x_CTHW, chunks[number].info, chunks[number].seconds)
-        return [videos[number] for number in range(len(chunks))]
+            recipe = chunks[group[0]].recipe
+            z_BCTHW = self._fill([given[number] for number in group], recipe.tau)
+            rendering.add(group, self._decode(z_BCTHW, group, mode_of(recipe)))
+        return rendering
 
     def _prepare(self, number: int, tokens: Tokens) -> tuple[Tensor, Tensor, int]:
         self.parts.check(tokens.recipe, tokens.channels)
@@ -149,6 +158,32 @@ class Decoder:
         for number, own in zip(group, split_state(after, len(group)), strict=True):
             self._states[number] = own
         return x_BCTHW
+
+
+class Rendering:
+    """Frames of a chunk of each stream on their way from the device."""
+
+    def __init__(self, chunks: Sequence[Tokens]) -> None:
+        self.chunks = chunks
+        self._groups: list[tuple[list[int], Transfer]] = []
+
+    def add(self, group: list[int], x_BCTHW: Tensor) -> None:
+        """Decoded pixels of the chunks of one shape, cut to the true size and length."""
+        info = self.chunks[group[0]].info
+        x_BCTHW = x_BCTHW[..., : info.height, : info.width]
+        self._groups.append((group, Transfer(to_frames(x_BCTHW))))
+
+    def videos(self) -> list[Video]:
+        """In the order of the chunks; waits for the transfers."""
+        found: dict[int, Video] = {}
+        for group, transfer in self._groups:
+            (frames_BTHWC,) = transfer.arrived()
+            for number, frames_THWC in zip(group, frames_BTHWC, strict=True):
+                chunk = self.chunks[number]
+                frames = frames_THWC[: chunk.info.frames]
+                frames = frames.clone() if frames.is_pinned() else frames  # pinned memory is scarce
+                found[number] = Video(frames=frames, fps=chunk.info.fps, seconds=chunk.seconds)
+        return [found[number] for number in range(len(self.chunks))]
 
 
 def cropped(x_CTHW: Tensor, info: VideoInfo, seconds: Tensor | None = None) -> Video:

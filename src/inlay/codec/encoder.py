@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
-
 from inlay.codec.calls import Room
-from inlay.codec.choose import Chooser
+from inlay.codec.choose import Chooser, choose_together
 from inlay.codec.config import EncodeConfig
-from inlay.codec.gather import gather
+from inlay.codec.gather import Gathering
 from inlay.codec.latents import LatentEncoder, Round
 from inlay.codec.parts import Parts
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
-from inlay.masking import Bucket, Budget, scan
+from inlay.masking import Bucket, Budget
 from inlay.types import Recipe
 from inlay.video.frames import Video
 
@@ -110,10 +109,10 @@ class Encoder:
             ended: streams after whose piece nothing comes; the rest of them is encoded too.
         """
         self.latents.push(videos)
-        for chunks in self.latents.rounds(ended=ended):
-            for number, tokens in self._choose(chunks):
-                self.parts.saw_tokens(tokens)
-                yield number, tokens
+        rounds = self.latents.rounds(ended=ended)
+        for number, tokens in self._choose_plainly(rounds) if self._choosers[0].plain else self._choose(rounds):
+            self.parts.saw_tokens(tokens)
+            yield number, tokens
 
     def encode(self, pieces: Iterable[Video]) -> Iterator[Tokens]:
         """All chunks of one video, as its pieces come in."""
@@ -133,33 +132,35 @@ class Encoder:
             raise error
         return done
 
-    def _choose(self, chunks: Round) -> Iterator[tuple[int, Tokens]]:
-        if len(chunks) > 1 and self._choosers[0].plain:
-            yield from self._choose_together(chunks)
-            return
-        for number, chunk in chunks:
-            try:
-                tokens = self._choosers[number].choose(chunk)
-            except Exception as error:  # of this stream; the others go on
-                self.latents.errors[number] = error
-            else:
-                yield number, tokens
+    def _choose(self, rounds: Iterable[Round]) -> Iterator[tuple[int, Tokens]]:
+        """Stream by stream: each steers by what it has spent."""
+        for chunks in rounds:
+            for number, chunk in chunks:
+                try:
+                    tokens = self._choosers[number].choose(chunk)
+                except Exception as error:  # of this stream; the others go on
+                    self.latents.errors[number] = error
+                else:
+                    yield number, tokens
 
-    def _choose_together(self, chunks: Round) -> Iterator[tuple[int, Tokens]]:
-        """One scan for all streams whose chunks have one shape and are of one kind."""
-        groups: dict[tuple[object, ...], Round] = {}
-        for number, chunk in chunks:
-            kind = tuple(chunk.compared_BCTHW.shape), tuple(chunk.z_BCTHW.shape), chunk.span.key
-            groups.setdefault(kind, []).append((number, chunk))
-        recipe = self._choosers[0].recipe
-        assert recipe is not None, "a plain choice has its tau from the start"
-        for (*_, key), group in groups.items():
-            choosers = [self._choosers[number] for number, _ in group]
-            references = [chooser.state.reference_BCHW for chooser in choosers]
-            before = None if key else torch.cat([ref for ref in references if ref is not None])
-            z_BCTHW = torch.cat([chunk.compared_BCTHW for _, chunk in group])
-            keep_BTHW, after_BCHW = scan(z_BCTHW, self.config.mask(recipe.tau), before)
-            for chooser, reference in zip(choosers, after_BCHW.split(1), strict=True):
-                chooser.advance(reference)
-            made = gather([chunk for _, chunk in group], keep_BTHW, recipe)
-            yield from zip((number for number, _ in group), made, strict=True)
+    def _choose_plainly(self, rounds: Iterable[Round]) -> Iterator[tuple[int, Tokens]]:
+        """All streams whose chunks are of one kind at once; tokens are made while the next round is at work."""
+        waiting: deque[tuple[list[int], Gathering]] = deque()
+        for chunks in rounds:
+            groups: dict[object, Round] = {}
+            for number, chunk in chunks:
+                kind = chunk.compared_BCTHW.shape, chunk.z_BCTHW.shape, chunk.span.key
+                groups.setdefault(kind, []).append((number, chunk))
+            for group in groups.values():
+                numbers = [number for number, _ in group]
+                choosers = [self._choosers[number] for number in numbers]
+                waiting.append((numbers, choose_together(choosers, [chunk for _, chunk in group])))
+            while len(waiting) > self.latents.ahead * len(groups):
+                yield from _finished(waiting.popleft())
+        while waiting:
+            yield from _finished(waiting.popleft())
+
+
+def _finished(gathered: tuple[list[int], Gathering]) -> Iterator[tuple[int, Tokens]]:
+    numbers, gathering = gathered
+    return zip(numbers, gathering.tokens(), strict=True)

@@ -7,8 +7,9 @@ Legend: B batch (one stream's chunk has 1), C channels, T slots or frames, H W g
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from inlay.backbones import State
 from inlay.codec.calls import Call, Room, run_calls
 from inlay.codec.config import EncodeConfig
-from inlay.codec.cuts import CutFinder
+from inlay.codec.cuts import Evidence, Glimpse, find_cut, look
 from inlay.codec.parts import Parts
 from inlay.errors import ShapeError
 from inlay.masking import pixel_grid
@@ -43,8 +44,32 @@ class LatentChunk:
         return [end - begin for begin, end in pairwise([0, *ends])]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Carried:
+    """What the next chunk of a stream must know of those before it."""
+
+    state: State = None  # of the network
+    since_key: int = 0  # frames
+    glimpse: Glimpse | None = None
+    scene_frames: int | None = None  # a cut was found: the scene ends after as many frames
+
+
+@dataclass(kw_only=True, eq=False)
+class Job:
+    """A chunk on its way through the network."""
+
+    video: Video
+    call: Call
+    before: Carried
+    evidence: Evidence | None = None
+
+
 class Stream:
-    """One video on its way in: the frames that wait, and what the network must know of the chunk before."""
+    """One video on its way in: the frames that wait, and what is carried from chunk to chunk.
+
+    A chunk is taken and launched, and settled once the network has answered: only then is it known whether it holds a
+    cut. Chunks may be launched before the one before them is settled; a cut then takes them back.
+    """
 
     def __init__(self, parts: Parts, config: EncodeConfig, number: int) -> None:
         self.parts, self.spec, self.config, self.number = parts, parts.spec, config, number
@@ -54,13 +79,8 @@ class Stream:
         """Forget everything: the next frame begins another video."""
         self._held: list[Video] = []
         self._count = 0
-        self._restart()
-
-    def _restart(self) -> None:
-        self._state: State = None
-        self._since_key = 0
-        self._cuts = CutFinder()
-        self._scene_frames: int | None = None  # a cut was found: the scene ends after as many frames
+        self._tip = Carried()  # after the chunk taken last, as long as there is no cut in it
+        self._jumps: tuple[float, ...] = ()  # the latest changes from frame to frame, of chunks that are settled
 
     def add(self, video: Video) -> None:
         if self._held and video.frames.shape[1:] != self._held[0].frames.shape[1:]:
@@ -69,93 +89,103 @@ class Stream:
         self._count += len(video)
 
     def ready(self, *, ended: bool) -> bool:
-        """Whether a chunk can be made: it is full, or nothing will come after it."""
+        """Whether a chunk can be taken: it is full, or nothing will come after it."""
         return self._count > 0 and (ended or self._count >= self._wanted())
 
     def _wanted(self) -> int:
         """Frames of the next chunk."""
-        if self._scene_frames is not None:
-            return self._scene_frames
+        if self._tip.scene_frames is not None:
+            return self._tip.scene_frames
         whole = self.config.chunk_frames
         limit = self.config.key_frames(self.spec, self._held[0].fps)
-        size = whole - self.spec.first_slot_frames if self._continues else whole
-        return size if limit is None else min(size, limit - self._since_key)
+        size = whole - self.spec.first_slot_frames if self._continues(self._tip) else whole
+        return size if limit is None else min(size, limit - self._tip.since_key)
 
-    @property
-    def _continues(self) -> bool:
-        return self.config.mode == "stateful" and self._since_key > 0
+    def _continues(self, at: Carried) -> bool:
+        return self.config.mode == "stateful" and at.since_key > 0
 
-    @property
-    def _first(self) -> int:
+    def _first(self, at: Carried) -> int:
         """Frames that slot 0 of the next chunk stands for."""
-        return self.spec.time_stride if self._continues else self.spec.first_slot_frames
+        return self.spec.time_stride if self._continues(at) else self.spec.first_slot_frames
 
-    def take(self) -> tuple[Video, Call]:
+    def take(self) -> Job:
         """The frames of the next chunk, and what to ask of the network."""
         frames = min(self._count, self._wanted())
         whole = join_videos(self._held)
         self._count -= frames
         self._held = [whole[frames:]] if self._count else []
-        video = whole[:frames]
-        x_BCTHW = self.parts.pixels([video], continued=self._continues)
-        return video, Call(x_BCTHW=x_BCTHW, carries=self.config.mode == "stateful", state=self._state)
+        video, tip = whole[:frames], self._tip
+        x_BCTHW = self.parts.pixels([video], continued=self._continues(tip))
+        carries = self.config.mode == "stateful"
+        return Job(video=video, call=Call(x_BCTHW=x_BCTHW, carries=carries, state=tip.state), before=tip)
 
-    def accept(self, video: Video, call: Call) -> LatentChunk | None:
-        """The chunk that the network's answer makes; None where it holds a cut, and has to be taken in two."""
-        assert call.z_BCTHW is not None, "the network has answered"
-        if self._scene_frames is not None:  # the end of a scene, encoded again: it must not have seen the next one
-            chunk = self._made(video, call)
-            self._restart()
-            return chunk
-        cut, cuts = self._find_cut(video, call)
-        if cut is not None:
-            self._held.insert(0, video)
-            self._count += len(video)
-            if cut:
-                self._scene_frames = cut
-            else:
-                self._restart()
-            return None
-        chunk = self._made(video, call)
-        self._cuts, self._state, self._since_key = cuts, call.state, self._since_key + len(video)
-        if self._since_key == self.config.key_frames(self.spec, video.fps):
-            self._restart()
-        return chunk
+    def launched(self, job: Job) -> None:
+        """The network is at work on it: the next chunk may be taken, on the guess that there is no cut in this one."""
+        if job.call.z_BCTHW is None:
+            return
+        since_key = job.before.since_key + len(job.video)
+        ends = job.before.scene_frames is not None
+        if self.config.cuts and not ends:
+            x_BCTHW = job.call.x_BCTHW[:, :, : len(job.video)]
+            job.evidence = look(job.call.z_BCTHW, x_BCTHW, job.before.glimpse)
+        if ends or since_key == self.config.key_frames(self.spec, job.video.fps):
+            self._tip = Carried()
+        else:
+            glimpse = None if job.evidence is None else job.evidence.last
+            self._tip = Carried(state=job.call.state, since_key=since_key, glimpse=glimpse)
 
-    def _find_cut(self, video: Video, call: Call) -> tuple[int | None, CutFinder]:
-        if not self.config.cuts:
-            return None, self._cuts
-        assert call.z_BCTHW is not None, "the network has answered"
-        seen = self._cuts.look(call.z_BCTHW, call.x_BCTHW[:, :, : len(video)])
-        return self._cuts.find(seen, first=self._first, stride=self.spec.time_stride)
+    def settle(self, job: Job, later: Sequence[Job]) -> LatentChunk | None:
+        """The chunk; None where it holds a cut and has to be taken in two, with the `later` ones taken back."""
+        if job.before.since_key == 0:
+            self._jumps = ()
+        cut = None
+        if job.evidence is not None:
+            first, stride = self._first(job.before), self.spec.time_stride
+            cut, self._jumps = find_cut(job.evidence, self._jumps, first=first, stride=stride)
+        if cut is None:
+            return self._made(job)
+        back = [job.video, *(other.video for other in later)]
+        self._held = [*back, *self._held]
+        self._count += sum(len(video) for video in back)
+        self._tip = replace(job.before, scene_frames=cut) if cut else Carried()
+        return None
 
-    def _made(self, video: Video, call: Call) -> LatentChunk:
-        z_BCTHW = call.z_BCTHW
+    def _made(self, job: Job) -> LatentChunk:
+        z_BCTHW, video = job.call.z_BCTHW, job.video
         assert z_BCTHW is not None, "the network has answered"
         plain = self.config.criterion != "pixel-l1"
         return LatentChunk(
             z_BCTHW=z_BCTHW,
-            compared_BCTHW=z_BCTHW if plain else self._pooled(call.x_BCTHW, z_BCTHW),
-            span=Span(slots=z_BCTHW.shape[2], frames=len(video), key=self._since_key == 0),
+            compared_BCTHW=z_BCTHW if plain else self._pooled(job, z_BCTHW),
+            span=Span(slots=z_BCTHW.shape[2], frames=len(video), key=job.before.since_key == 0),
             info=VideoInfo(width=video.width, height=video.height, fps=video.fps, frames=len(video)),
             seconds=video.seconds,
-            first=self._first,
+            first=self._first(job.before),
             stream=self.number,
         )
 
-    def _pooled(self, x_BCTHW: Tensor, z_BCTHW: Tensor) -> Tensor:
+    def _pooled(self, job: Job, z_BCTHW: Tensor) -> Tensor:
         t, h, w = z_BCTHW.shape[2:]
-        if not self._continues:
+        x_BCTHW = job.call.x_BCTHW
+        if not self._continues(job.before):
             return pixel_grid(x_BCTHW, (t, h, w))
         led = torch.cat([x_BCTHW[:, :, :1], x_BCTHW], dim=2)  # the grid has a slot 0 of one frame; it is dropped again
         return pixel_grid(led, (t + 1, h, w))[:, :, 1:]
 
 
 Round = list[tuple[int, LatentChunk]]  # stream, its next chunk
+Launched = dict[int, Job]  # stream -> its chunk
 
 
 class LatentEncoder:
-    """The streams of a codec in step."""
+    """The streams of a codec in step.
+
+    Args:
+        streams: how many.
+        batch: how many of them go through the network together.
+        room: how many chunks of a shape fit into memory, learnt on the way.
+        ahead: how many rounds may be launched before an earlier one is settled: a GPU then never waits for Python.
+    """
 
     def __init__(
         self,
@@ -165,9 +195,11 @@ class LatentEncoder:
         streams: int = 1,
         batch: int | None = None,
         room: Room | None = None,
+        ahead: int | None = None,
     ) -> None:
         self.parts, self.config = parts, config
         self.batch = batch or parts.batch
+        self.ahead = parts.ahead if ahead is None else ahead
         self.streams = [Stream(parts, config, number) for number in range(streams)]
         self.errors: dict[int, Exception] = {}  # streams that failed: nothing more comes from them
         self.room: Room = {} if room is None else room
@@ -190,30 +222,42 @@ class LatentEncoder:
 
     def rounds(self, *, ended: Sequence[bool]) -> Iterator[Round]:
         """The chunks that are complete, one of each stream at a time; for streams that ended, the rest too."""
+        pending: deque[Launched] = deque()
         while True:
-            ready = [
-                number
-                for number, stream in enumerate(self.streams)
-                if number not in self.errors and stream.ready(ended=ended[number])
-            ]
-            if not ready:
+            while len(pending) <= self.ahead and (jobs := self._launch(ended)):
+                pending.append(jobs)
+            if not pending:
                 return
-            if chunks := self._round(ready):
+            if chunks := self._settle(pending.popleft(), pending):
                 yield chunks
 
-    def _round(self, ready: list[int]) -> Round:
-        jobs = [(number, *self.streams[number].take()) for number in ready]
-        run_calls(self.parts, [call for _, _, call in jobs], self.room, most=self.batch)
+    def _launch(self, ended: Sequence[bool]) -> Launched:
+        jobs = {
+            number: stream.take()
+            for number, stream in enumerate(self.streams)
+            if number not in self.errors and stream.ready(ended=ended[number])
+        }
+        run_calls(self.parts, [job.call for job in jobs.values()], self.room, most=self.batch)
+        for number, job in jobs.items():
+            self.streams[number].launched(job)
+        return jobs
+
+    def _settle(self, jobs: Launched, pending: deque[Launched]) -> Round:
         made: Round = []
-        for number, video, call in jobs:
-            if call.error is not None:
-                self.errors[number] = call.error
+        for number, job in jobs.items():
+            chunk = None
+            if job.call.error is not None:
+                self.errors[number] = job.call.error
+            else:
+                later = [other[number] for other in pending if number in other]
+                chunk = self.streams[number].settle(job, later)
+            if chunk is None:
+                for other in pending:
+                    other.pop(number, None)
                 continue
-            chunk = self.streams[number].accept(video, call)
-            if chunk is not None:
-                made.append((number, chunk))
-                for watch in self.parts.watches:
-                    watch.on_latents(chunk)
+            made.append((number, chunk))
+            for watch in self.parts.watches:
+                watch.on_latents(chunk)
         return made
 
 

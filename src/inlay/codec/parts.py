@@ -54,6 +54,11 @@ class Parts:
         """How many streams go through the network together where nobody says otherwise."""
         return GPU_BATCH if self.device.type == "cuda" else CPU_BATCH
 
+    @property
+    def ahead(self) -> int:
+        """How many chunks may be launched before the one before them is done: a GPU works while Python prepares."""
+        return 1 if self.device.type == "cuda" else 0
+
     @contextmanager
     def watched_by(self, watch: Watch) -> Iterator[None]:
         """Let `watch` look on inside the block."""

@@ -62,8 +62,8 @@ class Video:
 
     def pixels(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
         """[1, 3, T, H, W] in [-1, 1]."""
-        x_CTHW = self.frames.to(device).permute(3, 0, 1, 2)
-        return x_CTHW.to(torch.float32).div_(127.5).sub_(1).to(dtype)[None]
+        x_CTHW = self.frames.to(device, non_blocking=self.frames.is_pinned()).permute(3, 0, 1, 2)
+        return torch.div(x_CTHW, 127.5).sub_(1).to(dtype)[None]
 
     @staticmethod
     def from_pixels(x_CTHW: Tensor, *, fps: Fraction = Fraction(24), seconds: Tensor | None = None) -> Video:
@@ -71,14 +71,19 @@ class Video:
         check_shape(
             x_CTHW.ndim == 4 and x_CTHW.shape[0] == 3, f"pixels of one clip are [3, T, H, W]; got {describe(x_CTHW)}"
         )
-        x = x_CTHW.detach().float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8)
-        return Video(frames=x.permute(1, 2, 3, 0).contiguous().cpu(), fps=fps, seconds=seconds)
+        return Video(frames=to_frames(x_CTHW[None])[0].cpu(), fps=fps, seconds=seconds)
 
     def save(self, path: str | PathLike[str], **options: object) -> Path:
         """Write to a video file; options as for `inlay.video.write_video`."""
         from inlay.video.writer import write_video
 
         return write_video(self, path, **options)  # type: ignore[arg-type]
+
+
+def to_frames(x_BCTHW: Tensor) -> Tensor:
+    """[B, T, H, W, 3] uint8 of pixels in [-1, 1]: clamp, round to nearest."""
+    x = x_BCTHW.detach().clamp(-1, 1).float().add_(1).mul_(127.5).round_().to(torch.uint8)
+    return x.permute(0, 2, 3, 4, 1).contiguous()
 
 
 def from_array(frames: Tensor | np.ndarray, *, axes: str = "THWC", fps: Fraction = Fraction(24)) -> Video:
