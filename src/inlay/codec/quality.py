@@ -39,10 +39,9 @@ def frame_psnr(mse_T: Tensor) -> Tensor:
 
 def mean_psnr(reference: Iterable[Video], other: Iterable[Video]) -> float:
     """Mean over frames of the PSNR of two videos, given in any pieces."""
-    total, frames = 0.0, 0
+    each: list[float] = []
     for a, b in in_step(reference, other):
-        total += float(frame_psnr(frame_errors(a.frames, b.frames)[0]).sum())
-        frames += len(a)
-    if not frames:
+        each += frame_psnr(frame_errors(a.frames, b.frames)[0]).tolist()
+    if not each:
         raise ShapeError("there are no frames to compare")
-    return total / frames
+    return math.fsum(each) / len(each)  # exact, so that it does not depend on where the pieces end

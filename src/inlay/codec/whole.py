@@ -100,7 +100,7 @@ class VideoEncoder:
         """Of the video as a reader of the file would decode it."""
         if self.original is None:
             raise ConfigError("a PSNR is measured against the original, which can be read only once here", about="psnr")
-        decoder = Decoder(self.parts)
+        decoder = Decoder(self.parts, fill=self.config.fill)
         return mean_psnr(self.original(), decoder.decode(map(as_stored, chunks)))
 
 
