@@ -72,12 +72,8 @@ def measure(
     decoder = Decoder(tokenizer, streams=batch)
 
     def decode() -> None:
-        if batch == 1:
-            for _ in decoder.decode(tokens[0]):
-                pass
-            return
-        for row in chunks:
-            decoder.push_all(row)
+        for _ in decoder.decode_all(chunks):
+            pass
 
     alone = Alone(tokenizer, video, [len(chunk[0].mask) for chunk in chunks], kind, batch, tau)
     clips = batch * len(video) / CLIP

@@ -268,7 +268,7 @@ def test_what_cannot_be_captured_stays_plain() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_whole_way_is_the_plain_one_on_a_gpu(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     from inlay.backbones import load_backbone
-    from inlay.fill import Lit, plus
+    from inlay.fill import Filler, Lit, plus
 
     def made() -> Tokenizer:
         torch.manual_seed(0)
@@ -276,13 +276,14 @@ def test_the_whole_way_is_the_plain_one_on_a_gpu(dtype: torch.dtype, monkeypatch
         lit = Lit.build(plus()).eval().requires_grad_(False)
         torch.nn.init.normal_(lit.out_proj.weight, std=0.02)
         profile = Profile(backbone="mini-untrained", weight_hash=backbone.spec.weight_hash, tau=0.1)
-        return Tokenizer(backbone, profile=profile, lits={"lit": lit.to("cuda", dtype)}, device="cuda", dtype=dtype)
+        filler = Filler({"lit": lit.to("cuda", dtype)}, device="cuda", dtype=dtype)
+        return Tokenizer(backbone, profile=profile, filler=filler, device="cuda", dtype=dtype)
 
     clips = [moving_square(33, 64, 64, seed=s) for s in range(3)]
     fast = made()
     tokens = [fast.encode(c) for c in clips]
     back = [fast.decode(t) for t in tokens]
-    assert any(r is not None for r in fast.run_encode.recordings.values()), "graphs were captured"
+    assert any(r is not None for r in fast._encode_next.recordings.values()), "graphs were captured"
     monkeypatch.setenv("INLAY_FAST", "0")
     plain = made()
     for clip, t, video in zip(clips, tokens, back, strict=True):

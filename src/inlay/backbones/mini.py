@@ -139,7 +139,7 @@ class MiniEncoder(nn.Module):
         self.patch = BlockDCT()
         self.conv_in = Conv3x3(PATCH, c.encoder_fine)
         self.fine = nn.ModuleList([Block(c.encoder_fine, shift=0) for _ in range(fine)])
-        self.down = nn.Conv2d(c.encoder_fine * FOLD**2, c.encoder_coarse, 1)
+        self.down = Conv1x1(c.encoder_fine * FOLD**2, c.encoder_coarse, 1)
         self.coarse = nn.ModuleList([Block(c.encoder_coarse, shift=c.shift) for _ in range(coarse)])
         self.norm_out = ChannelNorm(c.encoder_coarse)
         self.conv_out = Conv3x3(c.encoder_coarse, c.channels)
@@ -162,7 +162,7 @@ class MiniDecoder(nn.Module):
         coarse, fine = c.decoder_blocks
         self.conv_in = Conv3x3(c.channels, c.decoder_coarse)
         self.coarse = nn.ModuleList([Block(c.decoder_coarse, shift=c.shift, rough=True) for _ in range(coarse)])
-        self.up = nn.Conv2d(c.decoder_coarse, c.decoder_fine * FOLD**2, 1)
+        self.up = Conv1x1(c.decoder_coarse, c.decoder_fine * FOLD**2, 1)
         self.fine = nn.ModuleList([Block(c.decoder_fine, shift=c.shift) for _ in range(fine)])
         self.norm_out = ChannelNorm(c.decoder_fine)
         self.conv_out = Conv3x3(c.decoder_fine, PATCH)
@@ -177,6 +177,16 @@ class MiniDecoder(nn.Module):
         y = F.pixel_shuffle(self.up(y), FOLD)
         y = run_blocks(self.fine, y, T, past, after)
         return self.patch.inverse(self.conv_out(self.norm_out(y)), T), after
+
+
+class Conv1x1(nn.Conv2d):
+    """A matrix product, on a CPU: the library's 1x1 convolution shares its sums between threads, so that its last bits
+    depend on how many there are."""
+
+    def forward(self, y: Tensor) -> Tensor:
+        if y.device.type != "cpu":
+            return super().forward(y)
+        return F.linear(y.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
 class Block(nn.Module):

@@ -10,13 +10,14 @@ Legend: B batch (here 1), C channels, T slots, F frames, H W grid or pixels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from inlay.codec.transfer import Transfer
 
 COARSE = 4  # blocks a side in which slots are compared
 THUMB = 16  # and frames
@@ -29,72 +30,60 @@ LEAST = 0.05  # what changes less begins no scene
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Glimpse:
-    """The last slot and the last frame of a chunk, coarse: what the next chunk is compared with."""
+    """What is remembered since the last key chunk: one slot and one frame, coarse, and the latest changes."""
 
-    slot_CHW: Tensor
-    frame_CHW: Tensor
+    slot_CHW: Tensor | None = None
+    frame_HWC: Tensor | None = None
+    jumps: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What a chunk shows, still on its device: a table for one transfer."""
+    """The slots and the frames of a chunk, coarse, on their way from the device."""
 
-    table_3N: Tensor  # change of each slot, that of unrelated places, change of each frame; padded with zeros
-    slots: int
-    frames: int
-    begins: bool  # nothing came before it
-    last: Glimpse
+    def __init__(self, z_BCTHW: Tensor, frames_FHWC: Tensor) -> None:
+        slots_TCHW = F.adaptive_avg_pool2d(z_BCTHW[0].transpose(0, 1).float(), COARSE)
+        self._transfer = Transfer(slots_TCHW, thumbs(frames_FHWC))
+
+    def find_cut(self, before: Glimpse, *, first: int, stride: int) -> tuple[int | None, Glimpse]:
+        """The frame of the chunk at which a new scene begins, or None, and what is remembered then.
+
+        Args:
+            first: frames that slot 0 stands for; later ones stand for `stride`.
+        """
+        slots_TCHW, thumbs_FHWC = self._transfer.arrived()
+        changes, mosts = _slot_changes(slots_TCHW, before.slot_CHW)
+        jumps = _frame_changes(thumbs_FHWC, before.frame_HWC)
+        recent, end = list(before.jumps), 0
+        for t, (change, most) in enumerate(zip(changes, mosts, strict=True)):
+            begin, end = end, min(first + t * stride, len(thumbs_FHWC))
+            fresh = jumps[max(begin, 1 if before.frame_HWC is None else 0) : end]  # the first frame of all has none
+            if change >= UNRELATED * most and change > 0 and recent and fresh:
+                place = max(range(len(fresh)), key=fresh.__getitem__)
+                if fresh[place] > max(JUMP * max(median(recent), CALM), LEAST):
+                    return end - len(fresh) + place, Glimpse()
+            recent = (recent + fresh)[-RECENT:]
+        return None, Glimpse(slot_CHW=slots_TCHW[-1].clone(), frame_HWC=thumbs_FHWC[-1].clone(), jumps=tuple(recent))
 
 
-def look(z_BCTHW: Tensor, x_BCTHW: Tensor, before: Glimpse | None) -> Evidence:
-    """Compare the slots and the frames of a chunk with those before them."""
-    slots = _coarse(z_BCTHW[0].transpose(0, 1), COARSE)
-    thumbs = _coarse(x_BCTHW[0].transpose(0, 1), THUMB)
-    earlier = _shifted(slots, None if before is None else before.slot_CHW)
+def thumbs(frames_FHWC: Tensor) -> Tensor:
+    """[F, h, w, 3] float64 means of blocks, in [0, 255]; whole numbers are added, so the sums are exact anywhere."""
+    frames, height, width, _ = frames_FHWC.shape
+    rows, columns = min(THUMB, height), min(THUMB, width)
+    tall, wide = height // rows, width // columns
+    cut = frames_FHWC[:, : rows * tall, : columns * wide]
+    lines = cut.reshape(frames, rows, tall, columns * wide * 3).sum(2, dtype=torch.int32)
+    return lines.view(frames, rows, columns, wide, 3).sum(3).double() / (tall * wide)
+
+
+def _slot_changes(slots_TCHW: Tensor, last_CHW: Tensor | None) -> tuple[list[float], list[float]]:
+    """How much each slot differs from the one before it, and from unrelated places of that one."""
+    earlier = torch.cat([slots_TCHW[:1] if last_CHW is None else last_CHW[None], slots_TCHW[:-1]])
     elsewhere = earlier.roll((COARSE // 2, COARSE // 2), (2, 3))
-    change_T = (slots - earlier).abs().mean((1, 2, 3))
-    most_T = (slots - elsewhere).abs().mean((1, 2, 3))
-    step_FCHW = thumbs - _shifted(thumbs, None if before is None else before.frame_CHW)
-    jump_F = step_FCHW.abs().mean(1).flatten(1).median(1).values
-    rows = [F.pad(row, (0, max(len(jump_F), len(change_T)) - len(row))) for row in (change_T, most_T, jump_F)]
-    return Evidence(
-        table_3N=torch.stack(rows),
-        slots=len(slots),
-        frames=len(thumbs),
-        begins=before is None,
-        last=Glimpse(slot_CHW=slots[-1], frame_CHW=thumbs[-1]),
-    )
+    change_T, most_T = ((slots_TCHW - other).abs().mean((1, 2, 3)) for other in (earlier, elsewhere))
+    return change_T.tolist(), most_T.tolist()
 
 
-def find_cut(
-    seen: Evidence, recent: Sequence[float], *, first: int, stride: int
-) -> tuple[int | None, tuple[float, ...]]:
-    """The frame of a chunk at which a new scene begins, or None, and the latest changes from frame to frame.
-
-    Args:
-        recent: the latest changes before the chunk, since the last key chunk.
-        first: frames that slot 0 stands for; later ones stand for `stride`.
-    """
-    changes, mosts, jumps = seen.table_3N.tolist()
-    latest = list(recent)
-    end = 0
-    for t in range(seen.slots):
-        begin, end = end, min(first + t * stride, seen.frames)
-        fresh = jumps[max(begin, 1 if seen.begins else 0) : end]  # the first frame of all has none before it
-        known = t > 0 or not seen.begins
-        if known and changes[t] >= UNRELATED * mosts[t] and changes[t] > 0 and latest and fresh:
-            place = max(range(len(fresh)), key=fresh.__getitem__)
-            if fresh[place] > max(JUMP * max(median(latest), CALM), LEAST):
-                return end - len(fresh) + place, ()
-        latest = (latest + fresh)[-RECENT:]
-    return None, tuple(latest)
-
-
-def _shifted(x_NCHW: Tensor, last_CHW: Tensor | None) -> Tensor:
-    """What came before each one; the very first stands before itself."""
-    first = x_NCHW[:1] if last_CHW is None else last_CHW[None]
-    return torch.cat([first, x_NCHW[:-1]])
-
-
-def _coarse(x_NCHW: Tensor, blocks: int) -> Tensor:
-    return F.adaptive_avg_pool2d(x_NCHW.float(), blocks)
+def _frame_changes(thumbs_FHWC: Tensor, last_HWC: Tensor | None) -> list[float]:
+    """How much each frame differs from the one before it in half of its places at least, on the scale of -1 to 1."""
+    earlier = torch.cat([thumbs_FHWC[:1] if last_HWC is None else last_HWC[None], thumbs_FHWC[:-1]])
+    return ((thumbs_FHWC - earlier).abs().mean(3).flatten(1).median(1).values / 127.5).tolist()

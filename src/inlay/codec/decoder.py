@@ -17,7 +17,7 @@ from inlay.backbones import State
 from inlay.codec.calls import join_states, shape_of, split_state
 from inlay.codec.config import mode_of
 from inlay.codec.parts import Parts
-from inlay.codec.transfer import Transfer
+from inlay.codec.transfer import Transfer, upload
 from inlay.container.tokens import Tokens
 from inlay.errors import UsageError
 from inlay.fill import Filler, hold
@@ -51,8 +51,7 @@ class LatentDecoder:
             self.reset()
         elif self._held_BCHW is None:
             raise UsageError("this chunk goes on from one that was not decoded; begin at a key chunk")
-        z_BCTHW = tokens.dense().to(self.filler.device, self.filler.dtype)
-        keep_BTHW = tokens.mask[None].to(self.filler.device)
+        z_BCTHW, keep_BTHW = scattered(tokens, self.filler.device, self.filler.dtype)
         past_BCHW = self._held_BCHW
         self._held_BCHW = hold(z_BCTHW, keep_BTHW, past_BCHW)[:, :, -1]
         if past_BCHW is None:
@@ -60,6 +59,18 @@ class LatentDecoder:
         if mode_of(tokens.recipe) == "dual-cache":
             return *_filled_first(z_BCTHW, keep_BTHW, past_BCHW), 0
         return *_led_by(z_BCTHW, keep_BTHW, past_BCHW), 1
+
+
+def scattered(tokens: Tokens, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Kept cells at their places on the device, zeros elsewhere, and the mask."""
+    if device.type != "cuda":
+        return tokens.dense().to(device, dtype), tokens.mask[None].to(device)
+    mask = tokens.mask.flatten()
+    where = upload(mask.nonzero()[:, 0].pin_memory(), device)  # found on the CPU, so that the device is not waited for
+    values = upload(tokens.values.pin_memory(), device).to(dtype)
+    z_LC = torch.zeros(len(mask), tokens.channels, device=device, dtype=dtype).index_copy_(0, where, values)
+    keep_L = torch.zeros(len(mask), device=device, dtype=torch.bool).index_fill_(0, where, True)
+    return z_LC.view(*tokens.mask.shape, -1).permute(3, 0, 1, 2)[None], keep_L.view(tokens.mask.shape)[None]
 
 
 def _filled_first(z_BCTHW: Tensor, keep_BTHW: Tensor, past_BCHW: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,14 +125,18 @@ class Decoder:
         return []
 
     def decode(self, chunks: Iterable[Tokens]) -> Iterator[Video]:
-        """The frames of each chunk of one video; on a GPU the next chunk is at work while one is handed out."""
+        """The frames of each chunk of one video."""
+        return (videos[0] for videos in self.decode_all([tokens] for tokens in chunks))
+
+    def decode_all(self, rows: Iterable[Sequence[Tokens]]) -> Iterator[list[Video]]:
+        """The frames of a chunk of each stream at a time; on a GPU the next ones are at work meanwhile."""
         waiting: deque[Rendering] = deque()
-        for tokens in chunks:
-            waiting.append(self._launch([tokens]))
+        for chunks in rows:
+            waiting.append(self._launch(chunks))
             if len(waiting) > self.parts.ahead:
-                yield from waiting.popleft().videos()
+                yield waiting.popleft().videos()
         while waiting:
-            yield from waiting.popleft().videos()
+            yield waiting.popleft().videos()
 
     def push_all(self, chunks: Sequence[Tokens]) -> list[Video]:
         """The frames of a chunk of each stream; chunks of one shape go through the networks together."""
@@ -181,7 +196,6 @@ class Rendering:
             for number, frames_THWC in zip(group, frames_BTHWC, strict=True):
                 chunk = self.chunks[number]
                 frames = frames_THWC[: chunk.info.frames]
-                frames = frames.clone() if frames.is_pinned() else frames  # pinned memory is scarce
                 found[number] = Video(frames=frames, fps=chunk.info.fps, seconds=chunk.seconds)
         return [found[number] for number in range(len(self.chunks))]
 

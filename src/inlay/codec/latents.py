@@ -18,7 +18,7 @@ from torch import Tensor
 from inlay.backbones import State
 from inlay.codec.calls import Call, Room, run_calls
 from inlay.codec.config import EncodeConfig
-from inlay.codec.cuts import Evidence, Glimpse, find_cut, look
+from inlay.codec.cuts import Evidence, Glimpse
 from inlay.codec.parts import Parts
 from inlay.errors import ShapeError
 from inlay.masking import pixel_grid
@@ -50,7 +50,6 @@ class Carried:
 
     state: State = None  # of the network
     since_key: int = 0  # frames
-    glimpse: Glimpse | None = None
     scene_frames: int | None = None  # a cut was found: the scene ends after as many frames
 
 
@@ -59,6 +58,7 @@ class Job:
     """A chunk on its way through the network."""
 
     video: Video
+    frames_THWC: Tensor  # on the device
     call: Call
     before: Carried
     evidence: Evidence | None = None
@@ -80,7 +80,7 @@ class Stream:
         self._held: list[Video] = []
         self._count = 0
         self._tip = Carried()  # after the chunk taken last, as long as there is no cut in it
-        self._jumps: tuple[float, ...] = ()  # the latest changes from frame to frame, of chunks that are settled
+        self._glimpse = Glimpse()  # of the chunk settled last
 
     def add(self, video: Video) -> None:
         if self._held and video.frames.shape[1:] != self._held[0].frames.shape[1:]:
@@ -115,9 +115,10 @@ class Stream:
         self._count -= frames
         self._held = [whole[frames:]] if self._count else []
         video, tip = whole[:frames], self._tip
-        x_BCTHW = self.parts.pixels([video], continued=self._continues(tip))
-        carries = self.config.mode == "stateful"
-        return Job(video=video, call=Call(x_BCTHW=x_BCTHW, carries=carries, state=tip.state), before=tip)
+        frames_THWC = self.parts.upload(video)
+        x_BCTHW = self.parts.padded(frames_THWC[None], continued=self._continues(tip))
+        call = Call(x_BCTHW=x_BCTHW, carries=self.config.mode == "stateful", state=tip.state)
+        return Job(video=video, frames_THWC=frames_THWC, call=call, before=tip)
 
     def launched(self, job: Job) -> None:
         """The network is at work on it: the next chunk may be taken, on the guess that there is no cut in this one."""
@@ -126,22 +127,20 @@ class Stream:
         since_key = job.before.since_key + len(job.video)
         ends = job.before.scene_frames is not None
         if self.config.cuts and not ends:
-            x_BCTHW = job.call.x_BCTHW[:, :, : len(job.video)]
-            job.evidence = look(job.call.z_BCTHW, x_BCTHW, job.before.glimpse)
+            job.evidence = Evidence(job.call.z_BCTHW, job.frames_THWC)
         if ends or since_key == self.config.key_frames(self.spec, job.video.fps):
             self._tip = Carried()
         else:
-            glimpse = None if job.evidence is None else job.evidence.last
-            self._tip = Carried(state=job.call.state, since_key=since_key, glimpse=glimpse)
+            self._tip = Carried(state=job.call.state, since_key=since_key)
 
     def settle(self, job: Job, later: Sequence[Job]) -> LatentChunk | None:
         """The chunk; None where it holds a cut and has to be taken in two, with the `later` ones taken back."""
         if job.before.since_key == 0:
-            self._jumps = ()
+            self._glimpse = Glimpse()
         cut = None
         if job.evidence is not None:
             first, stride = self._first(job.before), self.spec.time_stride
-            cut, self._jumps = find_cut(job.evidence, self._jumps, first=first, stride=stride)
+            cut, self._glimpse = job.evidence.find_cut(self._glimpse, first=first, stride=stride)
         if cut is None:
             return self._made(job)
         back = [job.video, *(other.video for other in later)]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.backbones import Backbone, BackboneSpec, State, StatefulBackbone
+from inlay.codec.transfer import upload
 from inlay.codec.watch import Watch
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError
@@ -21,7 +22,7 @@ from inlay.fill import Filler, Lit
 from inlay.kernels import Replay, compile_halves
 from inlay.masking import Profile
 from inlay.types import Recipe
-from inlay.video.frames import Video
+from inlay.video.frames import Video, to_pixels
 
 CPU_BATCH, GPU_BATCH = 1, 8  # streams that go through the network together
 
@@ -79,12 +80,20 @@ class Parts:
         shapes = {tuple(clip.frames.shape) for clip in clips}
         if len(shapes) != 1:
             raise ShapeError(f"clips of one batch must have one shape; got {sorted(shapes)}")
-        frames, height, width, _ = shapes.pop()
+        return self.padded(torch.stack([self.upload(clip) for clip in clips]), continued=continued)
+
+    def upload(self, video: Video) -> Tensor:
+        """[T, H, W, 3] uint8 on the device; from pinned memory while the device is at work."""
+        return upload(video.frames, self.device)
+
+    def padded(self, frames_BTHWC: Tensor, *, continued: bool = False) -> Tensor:
+        """Frames on the device to pixels [B, 3, T, H, W], as `pixels` gives them."""
+        _, frames, height, width, _ = frames_BTHWC.shape
         rows, columns = self.spec.grid(height, width)
         stride = self.spec.time_stride
         pad_t = -frames % stride if continued else self.spec.frames(self.spec.slots(frames)) - frames
         pad_h, pad_w = rows * self.spec.space_stride - height, columns * self.spec.space_stride - width
-        x_BCTHW = torch.cat([clip.pixels(self.device, self.dtype) for clip in clips])
+        x_BCTHW = to_pixels(frames_BTHWC, self.dtype)
         if not (pad_t or pad_h or pad_w):
             return x_BCTHW
         return F.pad(x_BCTHW, (0, pad_w, 0, pad_h, 0, pad_t), mode="replicate")

@@ -62,8 +62,7 @@ class Video:
 
     def pixels(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
         """[1, 3, T, H, W] in [-1, 1]."""
-        x_CTHW = self.frames.to(device, non_blocking=self.frames.is_pinned()).permute(3, 0, 1, 2)
-        return torch.div(x_CTHW, 127.5).sub_(1).to(dtype)[None]
+        return to_pixels(self.frames.to(device)[None], dtype)
 
     @staticmethod
     def from_pixels(x_CTHW: Tensor, *, fps: Fraction = Fraction(24), seconds: Tensor | None = None) -> Video:
@@ -78,6 +77,11 @@ class Video:
         from inlay.video.writer import write_video
 
         return write_video(self, path, **options)  # type: ignore[arg-type]
+
+
+def to_pixels(frames_BTHWC: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[B, 3, T, H, W] in [-1, 1] of uint8 frames."""
+    return torch.div(frames_BTHWC.permute(0, 4, 1, 2, 3), 127.5).sub_(1).to(dtype)
 
 
 def to_frames(x_BCTHW: Tensor) -> Tensor:
