@@ -30,7 +30,7 @@ class Gathering:
         z_BCTHW, keep_BTHW = self._transfer.arrived()
         return [
             Tokens(
-                values=z_CTHW.permute(1, 2, 3, 0)[keep_THW],
+                values=kept_values(z_CTHW, keep_THW),
                 mask=keep_THW.clone(),
                 info=chunk.info,
                 recipe=self.recipe,
@@ -39,6 +39,12 @@ class Gathering:
             )
             for chunk, z_CTHW, keep_THW in zip(self.chunks, z_BCTHW, keep_BTHW, strict=True)
         ]
+
+
+def kept_values(z_CTHW: Tensor, keep_THW: Tensor) -> Tensor:
+    """[N, C] the kept cells in (t, y, x) order."""
+    cells = keep_THW.flatten().nonzero()[:, 0]
+    return z_CTHW.flatten(1).index_select(1, cells).t().contiguous()
 
 
 def gather(chunks: Sequence[LatentChunk], keep_BTHW: Tensor, recipe: Recipe) -> list[Tokens]:
