@@ -33,7 +33,7 @@ def choose_together(choosers: Sequence[Chooser], chunks: Sequence[LatentChunk]) 
     compared = [chunk.compared_BCTHW for chunk in chunks]
     z_BCTHW = compared[0] if len(compared) == 1 else torch.cat(compared)
     keep_BTHW, after_BCHW = scan(z_BCTHW, first.config.mask(first.recipe.tau), before)
-    for chooser, reference_BCHW in zip(choosers, after_BCHW.split(1), strict=True):
+    for chooser, reference_BCHW in zip(choosers, after_BCHW.chunk(len(choosers)), strict=True):
         chooser.state = replace(chooser.state, reference_BCHW=reference_BCHW)
     return Gathering(chunks, keep_BTHW, first.recipe)
 

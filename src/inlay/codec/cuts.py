@@ -98,4 +98,4 @@ def _frame_changes(thumbs_FHWC: Floats, last_HWC: Floats | None) -> list[float]:
     earlier = np.concatenate([thumbs_FHWC[:1] if last_HWC is None else last_HWC[None], thumbs_FHWC[:-1]])
     change_FN = np.abs(thumbs_FHWC - earlier).sum(3).reshape(len(thumbs_FHWC), -1)
     middle = (change_FN.shape[1] - 1) // 2
-    return (np.partition(change_FN, middle, axis=1)[:, middle] / (3 * GREY * 127.5)).tolist()
+    return [float(change) / (3 * GREY * 127.5) for change in np.partition(change_FN, middle, axis=1)[:, middle]]

@@ -18,8 +18,7 @@ from inlay.draw.images import PAPER, fitted, label
 from inlay.draw.lighting import light
 from inlay.draw.running import RunningCurve
 from inlay.errors import ShapeError
-from inlay.tokenizer import join_videos
-from inlay.video.frames import Video
+from inlay.video.frames import Video, join_videos
 
 GAP = 8  # pixels between panels
 TYPE = (17, 26)  # height of letters in pixels, on the smallest panels and on the largest

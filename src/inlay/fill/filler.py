@@ -35,7 +35,9 @@ class Filler:
         self.lits = dict(lits or {})
         self.device, self.dtype = torch.device(device), dtype
         self.default = default or ("lit" if "lit" in self.lits else "hold")
-        self._replays = {name: Replay(lit) for name, lit in self.lits.items()}
+        self._replays: dict[str, Replay[[Tensor, Tensor, Tensor], Tensor]] = {
+            name: Replay(lit) for name, lit in self.lits.items()
+        }
         self.find(self.default)
 
     @classmethod

@@ -72,5 +72,5 @@ def pixel_grid(x_BCTHW: Tensor, grid: tuple[int, int, int]) -> Tensor:
         raise ShapeError(f"pixels {describe(x_BCTHW)} do not fold onto a grid of {t}x{h}x{w} cells")
     x = x_BCTHW.float()
     x = x.reshape(*x.shape[:3], h, H // h, w, W // w).mean((4, 6))
-    rest = x[:, :, 1:].unflatten(2, (t - 1, g)).mean(3) if t > 1 else x[:, :, 1:]
+    rest = x[:, :, 1:].reshape(*x.shape[:2], t - 1, g, h, w).mean(3) if t > 1 else x[:, :, 1:]
     return torch.cat([x[:, :, :1], rest], dim=2)

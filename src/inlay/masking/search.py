@@ -138,7 +138,7 @@ def largest_tau(
 
     def between(good: Trial, bad: Trial) -> float:
         share = (good.value - target) / max(good.value - bad.value, 1e-9)
-        return good.tau * (bad.tau / good.tau) ** min(max(share, 0.1), 0.9)
+        return good.tau * math.pow(bad.tau / good.tau, min(max(share, 0.1), 0.9))
 
     def done(bracket: Bracket) -> bool:
         close = bracket.below is not None and bracket.below.value <= target + slack

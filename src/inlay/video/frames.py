@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from inlay.errors import ShapeError
@@ -45,7 +46,7 @@ class Video:
     def __len__(self) -> int:
         return len(self.frames)
 
-    def __getitem__(self, span: slice) -> Video:
+    def __getitem__(self, span: slice[int | None, int | None, int | None]) -> Video:
         times = None if self.seconds is None else self.seconds[span]
         return Video(frames=self.frames[span], fps=self.fps, seconds=times)
 
@@ -72,11 +73,26 @@ class Video:
         )
         return Video(frames=to_frames(x_CTHW[None])[0].cpu(), fps=fps, seconds=seconds)
 
-    def save(self, path: str | PathLike[str], **options: object) -> Path:
-        """Write to a video file; options as for `inlay.video.write_video`."""
-        from inlay.video.writer import write_video
+    def save(
+        self,
+        path: str | PathLike[str],
+        *,
+        lossless: bool = False,
+        crf: float = 16,
+        fps: Fraction | None = None,
+        force: bool = False,
+    ) -> Path:
+        """Write to a video file; the suffix says of which kind.
 
-        return write_video(self, path, **options)  # type: ignore[arg-type]
+        Args:
+            lossless: keep every pixel.
+            crf: quality otherwise, from 0 (best) to 51 (smallest).
+            fps: in place of the video's own rate and times.
+            force: replace a file that is there.
+        """
+        from inlay.video.writer import write_video  # PyAV is loaded when a file is written
+
+        return write_video(self, path, lossless=lossless, crf=crf, fps=fps, force=force)
 
 
 def to_pixels(frames_BTHWC: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -90,7 +106,9 @@ def to_frames(x_BCTHW: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 4, 1).contiguous()
 
 
-def from_array(frames: Tensor | np.ndarray, *, axes: str = "THWC", fps: Fraction = Fraction(24)) -> Video:
+def from_array(
+    frames: Tensor | NDArray[np.uint8] | NDArray[np.float32], *, axes: str = "THWC", fps: Fraction = Fraction(24)
+) -> Video:
     """Frames of any axis order, uint8, or floating point in [-1, 1]."""
     x = torch.as_tensor(frames)
     if sorted(axes) != sorted("THWC"):
