@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import typer
 
 from inlay.backbones import Mini, load_backbone, load_mini
 from inlay.cli.main import main
@@ -80,7 +81,7 @@ BUDGETS = [
     Case(name="keep", budget=Budget(keep=0.41)),
     Case(name="keep-exact", budget=Budget(keep=0.41, exact=True)),
     Case(name="tokens", budget=Budget(tokens=121)),
-    Case(name="bits", budget=Budget(bits=0.9), clips=CLIPS[:2]),
+    Case(name="bits", budget=Budget(bits=0.9), clips=CLIPS[:1]),
     Case(name="psnr", budget=Budget(psnr=21), clips=CLIPS[:2], model="blocks"),
     Case(
         name="psnr-linear", budget=Budget(psnr=21), config=EncodeConfig(fill="linear"), clips=CLIPS[:2], model="blocks"
@@ -127,6 +128,14 @@ CROSSINGS = [
          model="blocks"),
 ]  # fmt: skip
 CASES = [DEFAULT, *BUDGETS, *MODES, *PRECISIONS, *CRITERIA, *OTHERS, *CROSSINGS]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_commands() -> Iterator[None]:
+    """The tree of commands is built once, and not for every call of one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", lru_cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="module")

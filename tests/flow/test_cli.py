@@ -246,7 +246,7 @@ REFUSED = [
     (["encode", "clip.mp4", "clip.mp4", "--force"], 2, "also the input"),
     (["encode", "clip.mp4", "out.inlay", "--criterion", "latent-l3"], 2, "did you mean 'latent-l"),
     (["encode", "clip.mp4", "out.inlay", "--reference", "first"], 2, "last-kept"),
-    (["encode", "clip.mp4", "out.inlay", "--precision", "fp8"], 2, "choices: q8"),
+    (["encode", "clip.mp4", "out.inlay", "--precision", "fp8"], 2, "choices: fp32"),
     (["encode", "clip.mp4", "out.inlay", "--fill", "magic"], 2, "choices: hold"),
     (["encode", "clip.mp4", "out.inlay", "--dtype", "float8"], 2, "choices: float32"),
     (["encode", "clip.mp4", "out.inlay", "--device", "abacus"], 2, "abacus"),
@@ -370,18 +370,16 @@ def test_missing_extra_is_code_5(run, clip: str, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError])
 def test_trouble_half_way_leaves_a_sound_part(run, clip: str, tmp_path: Path, monkeypatch, trouble) -> None:
-    from inlay.codec import Encoder
+    from inlay.codec import Parts
 
-    whole = Encoder._tokens
     calls = []
 
-    def second_chunk_fails(self, *args):
+    def second_chunk_fails(self, tokens):
         calls.append(1)
         if len(calls) > 1:
             raise trouble("half way\nand more")
-        return whole(self, *args)
 
-    monkeypatch.setattr(Encoder, "_tokens", second_chunk_fails)
+    monkeypatch.setattr(Parts, "saw_tokens", second_chunk_fails)
     code, _, err = run("encode", clip, tmp_path / "x.inlay", "--tau", 0.05, *MODEL)
     note, message = err.splitlines()
     assert "--resume" in note

@@ -92,18 +92,18 @@ def test_budgets_hold_on_real_clips(run, shared: Path, tmp_path: Path) -> None:
 
 REFUSED = [
     (["--keep", "0.3", "--tau", "0.3"], "contradict"),
-    (["--keep", "1.2"], "--keep is a share"),
-    (["--keep", "-0.2"], "--keep is a share"),
-    (["--tokens", "0"], "--tokens is a number"),
+    (["--keep", "1.2"], "a share of the cells, above 0 and at most 1; got 1.2 (--keep)"),
+    (["--keep", "-0.2"], "(--keep)"),
+    (["--tokens", "0"], "a number of tokens, 1 or more; got 0 (--tokens)"),
     (["--tokens", "1.5"], "--tokens"),
-    (["--tokens", "3"], "kept whole"),
-    (["--bits", "-1"], "--bits is bits"),
+    (["--tokens", "3"], "(--tokens, --key-every)"),
+    (["--bits", "-1"], "(--bits)"),
     (["--psnr", "200"], "at most 100"),
     (["--psnr", "90"], "every cell kept"),
-    (["--exact"], "--exact makes"),
-    (["--bucket", "2"], "--keep or --bits"),
-    (["--keep", "0.3", "--bucket", "-2"], "--bucket is a time"),
-    (["--streaming", "statefull"], "did you mean 'stateful'"),
+    (["--exact"], "(--exact, --keep)"),
+    (["--bucket", "2"], "(--bucket, --keep, --bits)"),
+    (["--keep", "0.3", "--bucket", "-2"], "(--bucket)"),
+    (["--mode", "statefull"], "did you mean 'stateful'"),
     (["--chunk", "32"], "33 is"),
     (["--chunk", "0"], "at least 2 frames"),
     (["--key-every", "-1"], "--key-every"),
@@ -303,17 +303,16 @@ def test_what_is_left_of_a_killed_encode_can_be_decoded(run, made: Path, tmp_pat
 
 
 def test_interrupting_a_live_stream_ends_it(run, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inlay.codec import Encoder
+    from inlay.codec import Parts
 
-    whole, calls = Encoder._tokens, []
+    calls = []
 
-    def interrupted(self, chunk):
+    def interrupted(self, tokens):
         calls.append(1)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return whole(self, chunk)
 
-    monkeypatch.setattr(Encoder, "_tokens", interrupted)
+    monkeypatch.setattr(Parts, "saw_tokens", interrupted)
     camera = tmp_path / "camera"
     os.mkfifo(camera)
     write_video(moving_square(60, 24, 32), tmp_path / "clip.mkv")
@@ -342,7 +341,7 @@ def test_resume_with_nothing_to_resume_begins(run, made: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("mode", ["stateful", "dual-cache", "clips"])
 def test_a_file_knows_its_mode_and_decodes_without_being_told(run, made: Path, tmp_path: Path, mode: str) -> None:
-    record = encode(run, made / "clip.mp4", tmp_path / "x.inlay", "--tau", 0.3, "--streaming", mode)
+    record = encode(run, made / "clip.mp4", tmp_path / "x.inlay", "--tau", 0.3, "--mode", mode)
     tokens = inlay.open(tmp_path / "x.inlay")
     assert mode_of(tokens.recipe) == mode
     assert record["frames"] == 120

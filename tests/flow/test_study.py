@@ -17,6 +17,7 @@ import torch
 
 from inlay.cli.main import main
 from inlay.errors import UsageError
+from inlay.fill import Filler, Lit, LitConfig
 from inlay.measure import MeasureConfig
 from inlay.research.studies.catalogue import STUDIES, read_sections, run_all, run_study, write_page
 from inlay.research.studies.datasets import ClipSpec, open_data
@@ -44,12 +45,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_mini) -> Tokenizer:
-    from inlay.fill import Lit, LitConfig
-
     torch.manual_seed(3)
     lit = Lit.build(LitConfig(width=32, heads=1, blocks=1, channels=tiny_mini.spec.channels)).eval()
     torch.nn.init.normal_(lit.get_submodule("out_proj").weight, std=0.02)
-    return Tokenizer(tiny_mini, lits={"lit": lit})
+    return Tokenizer(tiny_mini, filler=Filler({"lit": lit}))
 
 
 def workspace(tokenizer: Tokenizer, folder: Path, out: Path, metrics: tuple[str, ...] = QUICK) -> Workspace:
@@ -115,7 +114,8 @@ def test_networks_given_by_hand_are_compared_with_the_first_of_them(
     lit = tokenizer.filler.lits["lit"]
     noisy = copy.deepcopy(lit)
     torch.nn.init.normal_(noisy.get_submodule("out_proj").weight, std=0.5)
-    more = Tokenizer(tokenizer.backbone, lits={"lit": lit, "first": copy.deepcopy(lit), "noisy": noisy})
+    lits = {"lit": lit, "first": copy.deepcopy(lit), "noisy": noisy}
+    more = Tokenizer(tokenizer.backbone, filler=Filler(lits))
     section = run_study(workspace(more, folder, tmp_path), "flicker")
     assert "Given with --lit: first, noisy." in section.text
     told = {f.claim: f.holds for f in section.findings}

@@ -19,7 +19,7 @@ SPEECH = {"--json", "--quiet"}
 TRUST = {"--trust"}
 BUDGETS = {"--keep", "--tokens", "--bits", "--psnr", "--exact", "--bucket", "--noise"}
 SEEK = {"--from", "--to"}
-STREAM = {"--streaming", "--chunk", "--key-every", "--cuts", "--resume"}
+STREAM = {"--mode", "--chunk", "--key-every", "--cuts", "--resume"}
 DATA = {"--frames", "--side", "--limit"}
 TRAIN = SPEECH | {
     "--run", "--preset", "--validate", "--layout", "--device", "--workers", "--resume", "--stop-after"
@@ -36,7 +36,7 @@ FLAGS: dict[str, set[str]] = {
     "decode": MODEL - {"--backbone"} | SPEECH | TRUST | SEEK | {"--lossless", "--crf", "--keep-going", "--force"},
     "info": {"--json"},
     "verify": SPEECH,
-    "view": MODEL | MASK | TRUST | SPEECH | {"--size", "--curve", "--sheet", "--original", "--force"},
+    "view": MODEL | MASK | TRUST | SPEECH | {"--mode", "--size", "--curve", "--sheet", "--original", "--force"},
     "compare": SPEECH | {"--metrics", "--size", "--device"},
     "demo": SPEECH | {"--video", "--out", "--size", "--frames", "--tau", "--fill", "--backbone", "--device", "--force"},
     "serve": {"--host", "--port", "--max-mb", "--max-seconds", "--max-side", "--side", "--waiting", "--sessions"}
@@ -137,18 +137,17 @@ def test_every_flag_and_argument_explains_itself() -> None:
 
 def library_choices() -> dict[str, set[str]]:
     from inlay.codec import AUTO, MODES
-    from inlay.fill import FILLS
+    from inlay.fill import FILLS, LIT_FILES
     from inlay.masking import CRITERIA, REFERENCES
-    from inlay.tokenizer import LITS
     from inlay.types import PRECISIONS
 
     return {
         "criterion": set(CRITERIA),
         "reference": set(REFERENCES),
         "precision": set(PRECISIONS),
-        "fill": {*FILLS, *LITS},
+        "fill": {*FILLS, *LIT_FILES},
         "dtype": {"float32", "bfloat16"},
-        "streaming": {AUTO, *MODES},
+        "mode": {AUTO, *MODES},
     }
 
 
@@ -167,12 +166,27 @@ def test_defaults_are_the_librarys_defaults(command: str) -> None:
         assert given["precision"].default == Recipe(backbone="x", weight_hash="x", tau=0).precision
 
 
-def test_streaming_defaults_are_the_librarys() -> None:
+@pytest.mark.parametrize("command", ["encode", "tokenize"])
+def test_the_codecs_defaults_are_the_commands(command: str) -> None:
+    from dataclasses import fields
+
     from inlay.codec import EncodeConfig
 
-    given = inspect.signature(COMMANDS["encode"]).parameters
-    flags = {"mode": "streaming", "chunk_frames": "chunk", "key_seconds": "key_every", "cuts": "cuts", "noise": "noise"}
-    assert EncodeConfig() == EncodeConfig(**{name: given[flag].default for name, flag in flags.items()})
+    given = inspect.signature(COMMANDS[command]).parameters
+    flags = {"chunk_frames": "chunk", "key_seconds": "key_every"}
+    names = [field.name for field in fields(EncodeConfig)]
+    assert EncodeConfig() == EncodeConfig(**{name: given[flags.get(name, name)].default for name in names})
+
+
+def test_the_librarys_defaults_are_the_commands() -> None:
+    """`Tokenizer.encode` and `inlay encode` are told of the same things by the same names, and assume the same."""
+    from inlay.tokenizer import Tokenizer
+
+    flags = {"chunk_frames": "chunk", "key_seconds": "key_every"}
+    command, method = (inspect.signature(f).parameters for f in (COMMANDS["encode"], Tokenizer.encode))
+    names = [name for name in method if name not in ("self", "source", "axes", "fps", "unknown")]
+    for name in names:
+        assert method[name].default == command[flags.get(name, name)].default, name
 
 
 def test_default_quality_is_the_video_writers() -> None:

@@ -7,7 +7,7 @@ import inlay
 
 PUBLIC = {
     "__version__", "Tokenizer", "open", "Video", "Tokens", "read_video", "write_video",
-    "InlayError",
+    "InlayError", "StreamDecoder", "StreamEncoder",
 }  # fmt: skip
 
 

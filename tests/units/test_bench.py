@@ -13,7 +13,7 @@ import torch
 
 from inlay.cli.main import main
 from inlay.errors import ConfigError, UsageError
-from inlay.fill import Lit, LitConfig
+from inlay.fill import Filler, Lit, LitConfig
 from inlay.kernels.switch import at_level
 from inlay.research.bench import BenchConfig, bench, table
 from inlay.research.bench.config import STAGES, size_of
@@ -26,7 +26,7 @@ from inlay.tokenizer import Tokenizer
 @pytest.fixture(scope="module")
 def small(tiny_mini) -> Tokenizer:  # type: ignore[no-untyped-def]
     lit = Lit.build(LitConfig(width=64, heads=2, blocks=1)).eval().requires_grad_(False)
-    return Tokenizer(tiny_mini, lits={"lit": lit})
+    return Tokenizer(tiny_mini, filler=Filler({"lit": lit}))
 
 
 def test_every_stage_is_timed_on_every_path(small: Tokenizer) -> None:

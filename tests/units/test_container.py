@@ -337,7 +337,7 @@ class TestWriter:
         tokens = make_tokens()
         path = save(tokens, tmp_path / "a.inlay")
         before = path.read_bytes()
-        with pytest.raises(UsageError, match="--force"):
+        with pytest.raises(UsageError, match="force=True"):
             save(tokens, path)
         tokens.values[0, 0] = math.nan
         with pytest.raises(UsageError, match="NaN"):

@@ -287,9 +287,9 @@ def test_fills_from_every_published_form(form: str, tmp_path: Path) -> None:
 def test_pickles_and_programs_need_trust(published: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     torch.save({"a": torch.ones(1)}, path)
-    with pytest.raises(UsageError, match=r"is a pickle.*--trust"):
+    with pytest.raises(UsageError, match=r"is a pickle.*trust=True"):
         load_backbone("cosmos-cv4x8x8-360p", weights=path)
-    with pytest.raises(UsageError, match=r"is TorchScript.*--trust"):
+    with pytest.raises(UsageError, match=r"is TorchScript.*trust=True"):
         load_backbone("cosmos-cv4x8x8-360p-jit", weights=published)
     with pytest.raises(MissingError, match=r"model\.safetensors, model\.pt"):
         load_backbone("cosmos-cv4x8x8-360p", weights=tmp_path / "..", trust=True)

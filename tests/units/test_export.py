@@ -13,7 +13,7 @@ from inlay.cli.main import main
 from inlay.errors import ConfigError, InlayError, MissingError, UsageError
 from inlay.export import PARTS, ExportConfig, Part, build, export
 from inlay.export import files as files_module
-from inlay.fill import Lit, LitConfig
+from inlay.fill import Filler, Lit, LitConfig
 from inlay.masking import MaskConfig, keep_mask
 from inlay.tokenizer import Tokenizer
 
@@ -29,7 +29,7 @@ def small(tiny_mini) -> Tokenizer:  # type: ignore[no-untyped-def]
     torch.manual_seed(0)
     lit = Lit.build(LitConfig(width=64, heads=2, blocks=2, window=4)).eval().requires_grad_(False)
     torch.nn.init.normal_(lit.out_proj.weight)
-    return Tokenizer(tiny_mini, lits={"lit": lit})
+    return Tokenizer(tiny_mini, filler=Filler({"lit": lit}))
 
 
 @needs_onnx
@@ -51,7 +51,7 @@ def test_networks_of_the_shipped_size_at_256_pixels(tmp_path: Path) -> None:
     torch.manual_seed(0)
     lit = Lit.build(plus()).eval().requires_grad_(False)
     torch.nn.init.normal_(lit.out_proj.weight, std=0.02)
-    tokenizer = Tokenizer(Mini().eval().requires_grad_(False), lits={"lit": lit})
+    tokenizer = Tokenizer(Mini().eval().requires_grad_(False), filler=Filler({"lit": lit}))
     record = export(tokenizer, tmp_path, ExportConfig(frames=5))
     assert all(row["same"] for row in record["parts"].values()) and set(record["parts"]) == set(PARTS)
 

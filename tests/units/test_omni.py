@@ -224,7 +224,7 @@ def test_loads_a_lightning_pickle_with_its_own_settings(tmp_path: Path) -> None:
 def test_by_the_name_of_the_hub_with_the_tau_of_the_paper(tmp_path: Path) -> None:
     path = lightning(tiny(), tmp_path / "imagenet_ucf_vae.ckpt")
     tokenizer = Tokenizer.from_pretrained("Daniel0724/OmniTokenizer", weights=path, trust=True, device="cpu")
-    assert (tokenizer.spec.name, tokenizer.recipe().tau) == ("omnitokenizer-ucf", 1.2)
+    assert (tokenizer.spec.name, tokenizer.default_tau("latent-l1")) == ("omnitokenizer-ucf", 1.2)
     clip = moving_square(6, 30, 50)
     tokens = tokenizer.encode(clip)
     assert tokens.channels == 8 and tokens.mask.shape == (3, 4, 7)
@@ -234,7 +234,7 @@ def test_by_the_name_of_the_hub_with_the_tau_of_the_paper(tmp_path: Path) -> Non
 def test_refuses_what_is_not_the_vae(tmp_path: Path) -> None:
     network = tiny()
     path = tmp_path / "a.ckpt"
-    with pytest.raises(UsageError, match=r"pickle.*--trust"):
+    with pytest.raises(UsageError, match=r"pickle.*trust=True"):
         load_omni(lightning(network, path), name="x", trust=False)
     with pytest.raises(UsageError, match="VQ model"):
         load_omni(lightning(network, path, ARGS | {"use_vae": False}), name="x", trust=True)

@@ -196,7 +196,7 @@ def test_dense_latents_are_those_of_the_tokenizer(tiny_tokenizer: Any, tmp_path:
     save(tokens, tmp_path / "clip.inlay")
     for fill in ("hold", "linear", "auto"):
         sample = TokenDataset(tmp_path, mode="dense", fill=fill)[0]
-        want = tiny_tokenizer.fill(tokens, None if fill == "auto" else fill).values[0]
+        want = tiny_tokenizer.fill(tokens, fill=None if fill == "auto" else fill)[0]
         assert torch.equal(sample["latents"], want)
         assert not sample["latents"].is_inference()
     assert (sample["num_frames"], sample["height"], sample["width"]) == (41, 32, 40)
@@ -212,7 +212,7 @@ def test_dense_latents_of_chunks_that_go_on(tiny_tokenizer: Any, tmp_path: Path)
     path = save(tokens, tmp_path / "clip.inlay")
     sample = TokenDataset(path, mode="dense", fill="hold")[0]
     stored = TokenDataset(path)[0].tokens
-    assert torch.equal(sample["latents"], tiny_tokenizer.fill(stored, "hold").values[0])
+    assert torch.equal(sample["latents"], tiny_tokenizer.fill(stored, fill="hold")[0])
 
 
 def test_a_lit_fills_without_its_backbone(tiny_tokenizer: Any, tmp_path: Path) -> None:

@@ -83,11 +83,11 @@ def test_a_second_decode_in_a_rule_would_show(bench: Bench, scene: Scene, monkey
 
 
 def test_calls_of_the_filling_network_are_counted(tiny_mini) -> None:
-    from inlay.fill import Lit, LitConfig
+    from inlay.fill import Filler, Lit, LitConfig
     from inlay.tokenizer import Tokenizer
 
     lit = Lit.build(LitConfig(width=32, heads=1, blocks=1, channels=tiny_mini.spec.channels)).eval()
-    bench = Bench(Tokenizer(tiny_mini, lits={"lit": lit}), tau=TAU)
+    bench = Bench(Tokenizer(tiny_mini, filler=Filler({"lit": lit})), tau=TAU)
     scene = Scene(bench, "square", moving_square(9, 32, 32))
     outcome = bench.run(scene, Setting(rule="search"))
     spent = outcome.evaluations["allocate"]

@@ -105,5 +105,5 @@ def test_recipe_refuses_nonsense() -> None:
 
 def test_values_print_shapes_not_numbers() -> None:
     text = repr(some_tokens(torch.ones(9, 32, 32).bool()))
-    assert "9,216 of 9,216 cells (100.0%)" in text
+    assert "9,216 of 9,216 cells (100.0%, mode clips)" in text
     assert "tensor" not in text + repr(moving_square(2, 8, 8))

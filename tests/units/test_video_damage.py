@@ -84,7 +84,7 @@ def test_cut_in_the_middle(tmp_path: Path, name: str) -> None:
     message = refusal(path)
     assert "cut short" in message
     assert "frames could be read" in message
-    assert "--keep-going" in message
+    assert "keep_going" in message
     with open_video(path, keep_going=True) as reader:
         frames = torch.cat([chunk.frames for chunk in reader])
         assert reader.damage is not None

@@ -137,7 +137,7 @@ def test_refusals_come_before_any_work(tmp_path: Path) -> None:
         yield
 
     for path, words in [
-        (taken, "force"),
+        (taken, "overwrite it"),
         (tmp_path / "a.xyz", ".mp4"),
         (tmp_path / "a", ".mp4"),
         (tmp_path / "none" / "a.mp4", "no folder"),

@@ -168,7 +168,7 @@ def test_what_is_shown_is_what_the_token_file_gives(loaded: Actions) -> None:
 
     view = loaded.reconstruct("ann", 0, "linear", quiet)
     assert view.token_file is not None and view.film is not None, view.status
-    decoded = loaded.tokenizer.decode(inlay.container.open(view.token_file), "linear")
+    decoded = loaded.tokenizer.decode(inlay.container.open(view.token_file), fill="linear")
     assert torch.equal(decoded.frames, loaded.desk.of("ann").results["linear"].video.frames)
     for word in ("PSNR", "SSIM", "bits per pixel", "decode (s)", f"{view.token_file.stat().st_size:,}"):
         assert word in view.table
