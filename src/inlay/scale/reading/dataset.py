@@ -41,6 +41,11 @@ class TokenSource:
         self.opener = Opener(self.set, mode=mode, damaged=damaged, normalise=normalise, dense=dense, also=also)
         self.fetcher = Fetcher()
 
+    def __repr__(self) -> str:
+        told = self.dataset
+        made = "" if told is None else f" by {told.recipe.get('backbone')}, {told.keep_rate:.1%} of the cells kept"
+        return f"{type(self).__name__}({len(self.members):,} videos{made}; {self.opener.mode})"
+
     @property
     def dataset(self) -> DatasetRecord | None:
         """`dataset.json`: recipe, totals, and the latent mean and std of each channel; None for loose files."""
