@@ -22,8 +22,7 @@ from inlay.research.studies.outside import example_pairs
 from inlay.research.studies.records import Record, Store
 from inlay.research.studies.report import html_report
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.scores import eval_section
-from inlay.research.studies.sections import Figure, conventions
+from inlay.research.studies.sections import Figure, conventions, eval_section
 from inlay.research.studies.workspace import Workspace
 
 Rows = dict[str, list[Record]]

@@ -69,9 +69,8 @@ def evaluate(
     from inlay.cli.model import Model
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import ClipSpec, open_data
-    from inlay.research.studies.readable import sound
     from inlay.research.studies.readings import choose_metrics
-    from inlay.research.studies.records import Store
+    from inlay.research.studies.records import Store, without_unreadable
     from inlay.research.studies.rules import RULES
     from inlay.tokenizer import pick_device
 
@@ -100,7 +99,7 @@ def evaluate(
     tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
     with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
         store = Path(out or scratch)
-        found = sound(found, Store(store), screen.note)
+        found = without_unreadable(found, Store(store), screen.note)
         if tokenizer is None:
             rows, found = _outside(found, Path(str(reconstructions)), chosen, config, store, report, screen)
         else:

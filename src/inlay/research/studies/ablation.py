@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DAVIS in, Table 3 and the sweeps of Appendices A.1 and F out: criterion, reference, fill, threshold."""
+"""Table 3 and the sweeps of Appendices A.1 and F: criterion, reference, fill, threshold."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.quality import compare, mean_of, perceptual
 from inlay.research.studies.readings import is_set, score_set
-from inlay.research.studies.records import Record
+from inlay.research.studies.records import Record, mean_rate
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import DIGITS, Finding, Section, heading, missing_notes, number
+from inlay.research.studies.sections import DIGITS, NEARLY_THE_SAME, Finding, Section, heading, missing_notes, number
 from inlay.research.studies.workspace import Workspace
 
 PLAIN = ("hold", "linear")
@@ -123,16 +123,8 @@ def sweep(work: Workspace) -> Section:
     settings, found = sweep_settings(work), measure_sweep(work, data)
     taus, ordered = list(settings), [found[s] for s in settings.values()]
     rows = [(number(tau, 4), *work.quality_row("", records)[1:]) for tau, records in zip(taus, ordered, strict=True)]
-    panels = [
-        Panel(
-            title=heading(metric),
-            x_label="keep rate, %",
-            y_label=metric,
-            series=(curve(work, work.bench.tokenizer.filler.default, ordered, metric, [f"τ={t:.2g}" for t in taus]),),
-        )
-        for metric in work.metrics
-        if metric not in ("psnr-video", "error-level")
-    ]
+    notes = tuple(f"τ={tau:.2g}" for tau in taus)
+    panels = _panels(work, {work.bench.tokenizer.filler.default: ordered}, notes)
     return Section(
         name="sweep",
         title="Quality against keep rate (Appendix A.1)",
@@ -162,19 +154,22 @@ def _monotone(work: Workspace, ordered: list[list[Record]], metric: str) -> Find
     return Finding(claim=claim, holds=all(a >= b for a, b in pairwise(values)), detail=shown, why=noise)
 
 
-def curve(
-    work: Workspace, label: str, points: list[list[Record]], metric: str, notes: list[str] | None = None
-) -> Series:
-    """A metric over the keep rate, one point for each setting."""
-    x, y, low, high = [], [], [], []
-    for records in points:
-        score = score_set([r.reading for r in records], metric, work.config)
-        if score is not None:
-            x.append(100 * sum(r.keep_rate for r in records) / len(records))
-            y.append(score.value)
-            low.append(score.low)
-            high.append(score.high)
-    return Series(label=label, x=tuple(x), y=tuple(y), low=tuple(low), high=tuple(high), notes=tuple(notes or ()))
+def _panels(work: Workspace, curves: dict[str, list[list[Record]]], notes: tuple[str, ...] = ()) -> list[Panel]:
+    """Each metric over the keep rate: a curve for each label, a point for each setting."""
+    panels = []
+    for metric in work.metrics:
+        if metric not in NEARLY_THE_SAME:
+            series = tuple(_curve(work, label, points, metric, notes) for label, points in curves.items())
+            panels.append(Panel(title=heading(metric), x_label="keep rate, %", y_label=metric, series=series))
+    return panels
+
+
+def _curve(work: Workspace, label: str, points: list[list[Record]], metric: str, notes: tuple[str, ...]) -> Series:
+    scored = [(records, score_set([r.reading for r in records], metric, work.config)) for records in points]
+    known = [(100 * mean_rate(records), score) for records, score in scored if score is not None]
+    x, y = tuple(rate for rate, _ in known), tuple(score.value for _, score in known)
+    low, high = tuple(score.low for _, score in known), tuple(score.high for _, score in known)
+    return Series(label=label, x=x, y=y, low=low, high=high, notes=notes)
 
 
 def fill_sweep_settings(work: Workspace) -> dict[tuple[str, float], Setting]:
@@ -198,16 +193,7 @@ def fill_sweep(work: Workspace) -> Section:
         for rate in rates
         for f in work.fills()
     ]
-    panels = [
-        Panel(
-            title=heading(metric),
-            x_label="keep rate, %",
-            y_label=metric,
-            series=tuple(curve(work, f, [found[grid[f, r]] for r in rates], metric) for f in work.fills()),
-        )
-        for metric in work.metrics
-        if metric not in ("psnr-video", "error-level")
-    ]
+    panels = _panels(work, {f: [found[grid[f, r]] for r in rates] for f in work.fills()})
     return Section(
         name="fill-sweep",
         title="Fills across keep rates (Appendix F)",

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clip and a setting in, a record out: allocate, fill, decode, measure, with calls counted and steps timed."""
+"""Run one clip under one setting: allocate, fill, decode, measure, with calls counted and steps timed."""
 
 from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from inlay.codec import encode_clip, gather, paper_clips
+from inlay.codec import Watch, encode_clip, gather, paper_clips
 from inlay.codec.decoder import cropped
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
@@ -21,7 +22,6 @@ from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
 from inlay.measure.base import short_products
 from inlay.measure.recall import remember
-from inlay.research.studies.counting import Tally
 from inlay.research.studies.datasets import Clip, DataSet
 from inlay.research.studies.readings import Reading, read_pair, why_unavailable
 from inlay.research.studies.records import Record, Store, make_key
@@ -31,6 +31,32 @@ from inlay.types import Recipe
 from inlay.video.frames import Video
 
 Tell = Callable[[str], None]
+
+
+@dataclass
+class Tally(Watch):
+    """Evaluations so far, by phase and kind (`encode`, `decode`, `fill`); each clip that enters a network is one."""
+
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    phase: str = "run"
+
+    def on_network(self, network: str, clips: int) -> None:
+        self.counts.setdefault(self.phase, Counter())[network] += clips
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """What runs inside is booked under this phase."""
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
+
+    def reset(self) -> None:
+        self.counts = {}
+
+    def of(self, phase: str) -> dict[str, int]:
+        return {kind: self.counts.get(phase, Counter())[kind] for kind in ("encode", "decode", "fill")}
 
 
 class Scene:
@@ -71,6 +97,7 @@ class RuleResult:
 
     @property
     def nfe(self) -> int:
+        """Evaluations of encoder or decoder that the choice of cells took."""
         spent = self.evaluations["allocate"]
         return spent["encode"] + spent["decode"]
 

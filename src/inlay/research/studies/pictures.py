@@ -91,9 +91,8 @@ def token_usage(work: Workspace) -> Section:
         frames = min(CHUNKS, max(1, count_frames(clip.path) // clip.spec.span)) * clip.spec.frames
         video = read_any(clip.path, clip.spec, frames=frames)
         anew, carried = use_over_time(work, video.frames.split(clip.spec.frames))
-        rows.append(
-            (word(clip.name), number(float(len(video)), 0), percent(float(anew.mean())), percent(float(carried.mean())))
-        )
+        shares = [percent(float(use.mean())) for use in (anew, carried)]
+        rows.append((word(clip.name), number(float(len(video)), 0), *shares))
         weights = work.bench.tokenizer.spec.weight_hash
         key = make_key(kind="usage", clip=clip.identity, tau=work.bench.tau, weights=weights)
         work.store.write_json(
@@ -102,20 +101,14 @@ def token_usage(work: Workspace) -> Section:
         )
         shown = strip(video.frames[[i * (len(video) - 1) // 7 for i in range(8)]], short=TILE)
         place = tuple(i * len(video) / len(anew) for i in range(len(anew)))
-        panel = Panel(
-            title=clip.name,
-            x_label="frame",
-            y_label="kept cells, %",
-            steps=True,
-            series=(
-                Series(label="reference begun anew in each chunk", x=place, y=tuple(float(100 * v) for v in anew)),
-                Series(label="reference carried on", x=place, y=tuple(float(100 * v) for v in carried)),
-            ),
-        )
+        curves = {"reference begun anew in each chunk": anew, "reference carried on": carried}
+        series = tuple(Series(label=name, x=place, y=tuple((100 * use).tolist())) for name, use in curves.items())
+        panel = Panel(title=clip.name, x_label="frame", y_label="kept cells, %", steps=True, series=series)
         caption = f"{clip.name}: kept cells over time at tau {work.bench.tau:.3g}."
         row = f"{clip.name}: eight frames, evenly spaced."
         figures.append(work.picture(f"usage-{len(rows)}.jpg", row, image_bytes(shown, "jpeg")))
         figures.append(work.plot(f"usage-{len(rows)}.png", caption, [panel]))
+    columns = ("Clip", "frames", "begun anew", "carried on")
     saved = all(a[2].value is not None and a[3].value is not None and a[3].value <= a[2].value for a in rows)
     return Section(
         name="usage",
@@ -125,13 +118,7 @@ def token_usage(work: Workspace) -> Section:
             "borders, as the paper's selection cache does.",
             *work.notes,
         ),
-        tables=(
-            Table(
-                caption="Keep rate of whole videos",
-                columns=("Clip", "frames", "begun anew", "carried on"),
-                rows=tuple(rows),
-            ),
-        ),
+        tables=(Table(caption="Keep rate of whole videos", columns=columns, rows=tuple(rows)),),
         figures=tuple(figures),
         findings=(Finding(claim="carrying the reference saves cells", holds=saved),),
         setup=work.setup(data, metrics=()),
@@ -164,12 +151,14 @@ def backbones(work: Workspace) -> Section:
             continue
         one = Tokenizer(backbone, device=work.bench.tokenizer.device, dtype=work.bench.tokenizer.dtype)
         profiles[name] = _profile(work, one, data)
-    rows = [_profile_row(p) for p in profiles.values()]
-    for name, (std, mean, sd, cov, tau) in paper.BACKBONES.items():
-        dash = word("-")
-        rows.append(
-            (word(f"paper: {name}"), dash, number(std), dash, number(mean), number(sd), number(cov), number(tau, 2))
-        )
+    rows: list[tuple[Cell, ...]] = []
+    for p in profiles.values():
+        spreads = np.mean(p.latent_std), np.mean(p.first_std)
+        numbers = (*spreads, p.score_mean, p.score_std, p.selectivity, p.tau)
+        rows.append((word(p.backbone), number(float(len(p.latent_std)), 0), *(number(float(v)) for v in numbers)))
+    dash = word("-")
+    for name, (std, *scores, tau) in paper.BACKBONES.items():
+        rows.append((word(f"paper: {name}"), dash, number(std), dash, *(number(v) for v in scores), number(tau, 2)))
     columns = ("Backbone", "channels", "std, mean", "std of slot 0", "score mean", "score std", "CoV", "tau")
     return Section(
         name="backbones",
@@ -197,12 +186,6 @@ def _profile(work: Workspace, tokenizer: Tokenizer, data: DataSet) -> Profile:
     profile = calibrate.finish(state, data=data.name)
     work.store.write_json(file, asdict(profile))
     return profile
-
-
-def _profile_row(p: Profile) -> tuple[Cell, ...]:
-    spread_all, spread_first = np.mean(p.latent_std), np.mean(p.first_std)
-    numbers = (spread_all, spread_first, p.score_mean, p.score_std, p.selectivity, p.tau)
-    return (word(p.backbone), number(float(len(p.latent_std)), 0), *(number(float(v)) for v in numbers))
 
 
 def _distributions(profiles: dict[str, Profile]) -> list[Panel]:

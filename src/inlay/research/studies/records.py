@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inlay.errors import UsageError
+from inlay.errors import UsageError, VideoError
 from inlay.files import write_atomic
+from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.readings import Reading
 
 FORMAT = 1
+READ_FILE = "read.json"  # in the store: the clips that were read to their end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,35 @@ class Record:
     @property
     def keep_rate(self) -> float:
         return self.tokens / self.cells if self.cells else 0.0
+
+
+def mean_rate(records: Sequence[Record]) -> float:
+    """The keep rate, mean over clips."""
+    return math.fsum(r.keep_rate for r in records) / len(records)
+
+
+def without_unreadable(data: DataSet, store: Store, tell: Callable[[str], None] = lambda line: None) -> DataSet:
+    """The set without clips that break off when read, so that every rule and table has the same clips.
+
+    A header may promise frames that the file does not hold. What was read to its end is remembered in the store, so
+    that a second run reads nothing.
+    """
+    known = dict(store.read_json(READ_FILE) or {})
+    new: dict[str, str] = {}
+    broken: dict[str, str] = {}
+    for clip in data.clips:
+        key = make_key(clip=clip.identity)
+        if key in known:
+            continue
+        try:
+            clip.load()
+            new[key] = clip.name
+        except VideoError as error:
+            broken[clip.name] = str(error)
+            tell(f"left out: {error}")
+    if new:
+        store.write_json(READ_FILE, {**known, **new})
+    return data.without(broken)
 
 
 def make_key(**parts: Any) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latents of one clip in, the cells to keep out: the paper's rule and those it is compared with, on the same latents.
+"""The paper's rule for the cells to keep, and those it is compared with, on the same latents.
 
 Legend: B batch (here 1), C channels, T slots, H W grid. Slot 0 is kept whole by every rule, so that every fill has
 something to start from. A rule without a rate or threshold of its own keeps as many cells of each clip as `ours` does.

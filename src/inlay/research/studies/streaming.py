@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long videos in, Table 4 of the paper out: chunks on their own against streams that carry caches or state on."""
+"""Table 4 of the paper: chunks on their own against streams that carry caches or state on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from inlay.measure.recall import remember
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames
 from inlay.research.studies.quality import compare
-from inlay.research.studies.readable import sound
 from inlay.research.studies.readings import Reading, read_pair, why_unavailable
-from inlay.research.studies.records import Record, make_key
+from inlay.research.studies.records import Record, make_key, mean_rate, without_unreadable
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import Finding, Section, missing_notes
 from inlay.research.studies.workspace import Workspace
@@ -57,7 +56,7 @@ def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]
 
 def streaming(work: Workspace) -> Section:
     """Videos of two chunks; the modes differ in what the second chunk knows of the first."""
-    data = sound(long_videos(work), work.store, work.tell)
+    data = without_unreadable(long_videos(work), work.store, work.tell)
     found = measure_streaming(work, data)
     rows = [work.quality_row(MODES[m], records) for m, records in found.items()]
     rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
@@ -136,7 +135,7 @@ def _counted(work: Workspace, tokens: Tokens, base: Record) -> Record:
 
 
 def _findings(found: dict[str, list[Record]]) -> list[Finding]:
-    rate = {m: sum(r.keep_rate for r in records) / len(records) for m, records in found.items()}
+    rate = {m: mean_rate(records) for m, records in found.items()}
     shown = ", ".join(f"{m} {100 * r:.1f} %" for m, r in rate.items())
     rows = [
         Finding(claim="the dual cache keeps fewer cells", holds=rate["dual-cache"] < rate["clips"], detail=shown),

@@ -33,8 +33,6 @@ from inlay.research.studies.sections import (
 )
 from inlay.video.listing import DAVIS_VAL
 
-SETS = ("davis", "bench")
-
 
 @dataclass(kw_only=True)
 class Workspace:
@@ -103,23 +101,19 @@ class Workspace:
                 self.notes.append(note)
         return replace(figure, panels=tuple(panels))
 
-    def quality_columns(self) -> tuple[str, ...]:
-        return ("Keep rate ↓", "bits/pixel ↓", *(heading(m) for m in self.metrics))
-
     def quality_row(self, label: str, records: Sequence[Record]) -> tuple[Cell, ...]:
         scores = [metric_cell(records, m, self.config) for m in self.metrics]
         return (word(label), rate_cell(records), bits_cell(records), *scores)
 
     def paper_row(self, label: str, row: Quality) -> tuple[Cell, ...]:
         """The paper's numbers under the same columns; a dash where it gives none."""
-        digits = {"psnr": 2, "fvd": 2}
-        names = ("psnr", "ssim", "lpips", "fvd")
-        given = {m: number(getattr(row, m), digits.get(m, 3)) for m in names}
-        scores = [given.get(m, word("-")) for m in self.metrics]
+        digits = {"psnr": 2, "ssim": 3, "lpips": 3, "fvd": 2}
+        scores = [number(getattr(row, m), digits[m]) if m in digits else word("-") for m in self.metrics]
         return (word(f"paper: {label}"), percent(row.keep), word("-"), *scores)
 
     def quality_table(self, caption: str, first: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
-        return Table(caption=caption, columns=(first, *self.quality_columns()), rows=tuple(rows))
+        columns = (first, "Keep rate ↓", "bits/pixel ↓", *(heading(m) for m in self.metrics))
+        return Table(caption=caption, columns=columns, rows=tuple(rows))
 
     def setup(self, *sets: DataSet, metrics: Sequence[str] | None = None) -> dict[str, Any]:
         """Every choice behind the numbers; `metrics` where a study has its own."""
