@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos and tokens in, numbers out: quality, flicker, cost, each with the convention it follows and an interval."""
+"""Metrics of videos and tokens: quality, flicker, cost, each with the convention it follows and an interval."""
 
 from __future__ import annotations
 

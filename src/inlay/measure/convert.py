@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of arrays as flax names them in, tensors by our names out: kernels go from (..., in, out) to (out, in, ...)."""
+"""Rename arrays from flax's names to ours; kernels go from (..., in, out) to (out, in, ...)."""
 
 from __future__ import annotations
 

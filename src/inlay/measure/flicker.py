@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pieces of video in, flicker out: how much the error changes from frame to frame, once motion is followed.
+"""Flicker: how much the error changes from frame to frame, once motion is followed.
 
 With e the error of a frame, flicker is the mean of |e(t+1) - W e(t)|, on the 0..255 scale, where W carries the error
 field along the optical flow of the reference. Pixels whose flow forth and back do not meet are left out.

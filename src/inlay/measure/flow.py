@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two frames in, optical flow out: where each pixel of the first is found in the second, as (dx, dy) in pixels."""
+"""Optical flow: where each pixel of one frame is found in another, as (dx, dy) in pixels."""
 
 from __future__ import annotations
 

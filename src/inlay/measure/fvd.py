@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of video pairs in, distances between their I3D features out: FVD, and KVD with an interval."""
+"""FVD, and KVD with an interval: distances between the I3D features of two sets of videos."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clips in, 400 logits out: the inflated Inception network (I3D, RGB, Kinetics-400) whose logits FVD compares."""
+"""I3D, the inflated Inception network (RGB, Kinetics-400) whose 400 logits FVD compares."""
 
 from __future__ import annotations
 
@@ -83,16 +83,6 @@ MIXED = {
 POOL_BEFORE = {"Mixed_4b": Pool((3, 3, 3), (2, 2, 2)), "Mixed_5b": Pool((2, 2, 2), (2, 2, 2))}
 
 
-class Logits(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(400, 1024, 1, 1, 1))
-        self.bias = nn.Parameter(torch.zeros(400))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv3d(x, self.weight, self.bias)
-
-
 class I3d(nn.Module):
     """Clips [B, 3, T, 224, 224] in [-1, 1], T >= 9, to logits [B, 400]."""
 
@@ -103,7 +93,7 @@ class I3d(nn.Module):
         self.Conv3d_2c_3x3 = Unit(64, 192, (3, 3, 3))
         self.pool = Pool((1, 3, 3), (1, 2, 2))
         self.body = nn.ModuleDict({name: Mixed(before, widths) for name, (before, widths) in MIXED.items()})
-        self.Logits = Logits()
+        self.Logits = nn.Conv3d(1024, 400, 1)
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
         x = self.pool(self.Conv3d_1a_7x7(x_BCTHW))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pieces of video in, LPIPS out: how far apart two frames lie in the features of VGG16, by learnt weights."""
+"""LPIPS: how far apart two frames lie in the features of VGG16, by learnt weights."""
 
 from __future__ import annotations
 

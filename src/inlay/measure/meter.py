@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of videos in, a report out: each metric asked for with its convention, or the reason why it is missing."""
+"""Measure pairs of videos: a report has each metric with its convention, or the reason why it is missing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pieces of video in, PSNR by two conventions and the mean absolute error out."""
+"""PSNR by two conventions, and the mean absolute error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor that meets many others in, what was computed of it before out: once, for as long as the tensor lives."""
+"""Remember what metrics compute of a reference that is compared with many videos, for as long as it lives."""
 
 from __future__ import annotations
 

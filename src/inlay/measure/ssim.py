@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pieces of video in, structural similarity out; with the uniform 7x7 window and the Gaussian 11x11 one."""
+"""Structural similarity, with the uniform 7x7 window and the Gaussian 11x11 one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of the same clips in, intervals and p-values out."""
+"""Intervals and paired tests over the numbers of the same clips."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, counts out: keep rate, tokens, bits per pixel."""
+"""What tokens cost: keep rate, tokens, bits per pixel."""
 
 from __future__ import annotations
 

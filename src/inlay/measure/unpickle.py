@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pickle of numpy arrays in, the arrays out; one that asks for anything else is refused, and nothing of it runs."""
+"""Read a pickle of numpy arrays without running anything of it; one that asks for anything else is refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pieces of video in, VMAF out, by the ffmpeg that the package imageio-ffmpeg brings."""
+"""VMAF, by the ffmpeg that the package imageio-ffmpeg brings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a metric network in, the path of its weights out; `fetch_metrics` brings them where they are missing."""
+"""Find the weights of the metric networks; `fetch_metrics` downloads them where they are missing."""
 
 from __future__ import annotations
 
