@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 _LAZY = {  # public name -> its module, imported on first use: the command line starts without torch
     "BACKBONE_PRESETS": "presets", "LIT_PRESETS": "presets", "TOGETHER_PRESETS": "presets",
     "ClipConfig": "config", "LossConfig": "config", "OptimConfig": "config", "TrainConfig": "config",
-    "TrainError": "errors",
+    "TrainError": "config",
     "ClipEntry": "sampler", "Draw": "sampler", "Sampler": "sampler",
     "Batch": "data", "ClipSource": "data", "FileClips": "data", "Loader": "data",
     "Muon": "optim", "LatentCache": "cache",
@@ -23,9 +23,8 @@ __all__ = ["presets", *_LAZY]
 if TYPE_CHECKING:
     from inlay.train import presets
     from inlay.train.cache import LatentCache
-    from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig
+    from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig, TrainError
     from inlay.train.data import Batch, ClipSource, FileClips, Loader
-    from inlay.train.errors import TrainError
     from inlay.train.loop import TrainResult, fit
     from inlay.train.optim import Muon
     from inlay.train.presets import BACKBONE_PRESETS, LIT_PRESETS, TOGETHER_PRESETS

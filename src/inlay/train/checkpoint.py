@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a run in, two files out and back: tensors as safetensors, the rest as JSON, never half of either.
+"""The state of a run as two files: tensors as safetensors, the rest as JSON, never half of either.
 
 The JSON file names its tensor file and is replaced last: until then the old pair stands, whatever happens.
 """
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from inlay.files import write_atomic
-from inlay.train.errors import TrainError
+from inlay.train.config import TrainError
 
 FORMAT = 1
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

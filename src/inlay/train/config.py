@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings in, checked settings out: everything that decides what a training run does. Needs no torch."""
+"""Everything that decides what a training run does, checked when made. Needs no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from inlay.errors import ConfigError, UsageError, pick
+from inlay.errors import ConfigError, InlayError, UsageError, pick
 
 LOSSES = ("mse", "log-mse", "l1")
 TEMPORAL_FORMS = ("pixel", "latent", "static")
@@ -20,6 +20,10 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 STARTS = ("random", "grid")
 CROPS = ("random", "centre")
 BALANCES = ("clips", "frames")
+
+
+class TrainError(InlayError):
+    """A run that cannot go on: the loss is not a number, the disk is full, the data are too short."""
 
 
 def _help(text: str, **extra: Any) -> dict[str, Any]:

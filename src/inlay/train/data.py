@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws in, batches of pixels out: clips read from files as they are needed, and the loader that works ahead.
+"""Clips read from files as they are drawn, and the loader that cuts batches ahead of time.
 
 Legend: B batch, C colours, T frames, H W height and width.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task and clips in, trained weights out. Every step is a function of configuration, step and state alone:
+"""The training loop. Every step is a function of configuration, step and state alone:
 
     draws = sampler(seed, step) ─► batch ─► task.loss ─► gradients ─► mean over processes ─► optimiser ─► average
                                               every so often: log line, validation, checkpoint
@@ -33,9 +33,8 @@ from inlay.train.checkpoint import (
     seed_random,
     unpack_optimizers,
 )
-from inlay.train.config import TrainConfig
+from inlay.train.config import TrainConfig, TrainError
 from inlay.train.data import Batch, ClipSource, Loader
-from inlay.train.errors import TrainError
 from inlay.train.optim import average, make_optimizers, rate_at, set_rate
 from inlay.train.processes import Processes, join_processes
 from inlay.train.progress import RunProgress

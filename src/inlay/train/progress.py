@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps in, a bar on the terminal out, or plain lines where there is no terminal; always to stderr."""
+"""A progress bar on the terminal, or plain lines where there is no terminal; always to stderr."""
 
 from __future__ import annotations
 

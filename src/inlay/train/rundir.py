@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run was told and what it found in, its folder out: configuration, commit, data, log, pictures, checkpoints.
+"""The folder of a run: configuration, commit, data, log, pictures, checkpoints.
 
 config.json   what was asked for, by which version and commit       log.jsonl     a line each log step and validation
 data.json     which videos, how long, how large                     pictures/     what validation saw

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and paths in, a trained model out: what the commands of `inlay train` call."""
+"""Train by names and paths: what the commands of `inlay train` call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +22,8 @@ from inlay.train.start import start_from
 from inlay.train.tasks import BackboneTask, LitTask
 from inlay.train.together import TogetherTask
 from inlay.train.validate import ValidationSet
+
+Network = TypeVar("Network", Lit, Mini)
 
 
 def train_lit(
@@ -46,18 +49,14 @@ def train_lit(
     Without a place for validation some of the videos are held out.
     """
     processes = join_processes(device)
-    clips, held_out, problems = open_clips(config, data, validate, layout=layout, workers=workers)
+    clips, held_out, problems = open_clips(config, data, validate, processes, layout=layout, workers=workers)
     frozen = load_backbone(backbone, weights=backbone_weights, device=processes.device, trust=trust)
     seed_random(config.seed)
     cache = None
     if config.latent_cache:
         cache = LatentCache(config.latent_cache, weight_hash=frozen.spec.weight_hash, entries=clips.entries)
-    validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
-    module = Lit.build(replace(lit, channels=frozen.spec.channels))
-    if start is not None:
-        start_from(module, start)
-    module.to(processes.device)
-    task = LitTask(module, frozen, config, validation=validation, cache=cache)
+    module = begun(Lit.build(replace(lit, channels=frozen.spec.channels)), start, processes)
+    task = LitTask(module, frozen, config, validation=held_out, cache=cache)
     return run_task(
         task, clips, run_dir, problems, processes, start=[start], resume=resume, stop_after=stop_after, quiet=quiet
     )
@@ -80,13 +79,9 @@ def train_backbone(
 ) -> TrainResult:
     """Train a `mini` from nothing, or from the weights `start`, which may have fewer blocks."""
     processes = join_processes(device)
-    clips, held_out, problems = open_clips(config, data, validate, layout=layout, workers=workers)
+    clips, held_out, problems = open_clips(config, data, validate, processes, layout=layout, workers=workers)
     seed_random(config.seed)
-    validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
-    module = Mini(shape)
-    if start is not None:
-        start_from(module, start)
-    task = BackboneTask(module.to(processes.device), config, validation=validation)
+    task = BackboneTask(begun(Mini(shape), start, processes), config, validation=held_out)
     return run_task(
         task, clips, run_dir, problems, processes, start=[start], resume=resume, stop_after=stop_after, quiet=quiet
     )
@@ -111,18 +106,22 @@ def train_together(
 ) -> TrainResult:
     """Train a `mini` and its LIT at once, each from nothing or from weights."""
     processes = join_processes(device)
-    clips, held_out, problems = open_clips(config, data, validate, layout=layout, workers=workers)
+    clips, held_out, problems = open_clips(config, data, validate, processes, layout=layout, workers=workers)
     seed_random(config.seed)
-    validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
-    mini, fill = Mini(shape), Lit.build(lit or plus())
-    for module, weights in ((mini, start), (fill, start_lit)):
-        if weights is not None:
-            start_from(module, weights)
-    task = TogetherTask(mini.to(processes.device), fill.to(processes.device), config, validation=validation)
+    mini, fill = Mini(shape), Lit.build(lit or plus())  # both made before one is filled: in the order of random numbers
+    parts = begun(mini, start, processes), begun(fill, start_lit, processes)
+    task = TogetherTask(*parts, config, validation=held_out)
     return run_task(
         task, clips, run_dir, problems, processes, start=[start, start_lit], resume=resume, stop_after=stop_after,
         quiet=quiet,
     )  # fmt: skip
+
+
+def begun(module: Network, weights: str | Path | None, processes: Processes) -> Network:
+    """The network on its device, filled from `weights` where there are any."""
+    if weights is not None:
+        start_from(module, weights)
+    return module.to(processes.device)
 
 
 def run_task(
@@ -146,16 +145,23 @@ def run_task(
 
 
 def open_clips(
-    config: TrainConfig, data: str | Path, validate: str | Path | None, *, layout: str, workers: int
-) -> tuple[FileClips, FileClips | None, list[str]]:
-    """(videos to learn from, videos to validate on, what was wrong with others)."""
+    config: TrainConfig,
+    data: str | Path,
+    validate: str | Path | None,
+    processes: Processes,
+    *,
+    layout: str,
+    workers: int,
+) -> tuple[FileClips, ValidationSet | None, list[str]]:
+    """(videos to learn from, clips to validate on, what was wrong with other videos)."""
     clips, problems = FileClips.find(data, layout=layout, workers=workers)
-    if validate is not None:
-        held_out, more = FileClips.find(validate, split="val", workers=workers)
-        return clips, clips.of(held_out.entries), problems + more
     need = config.shortest_validated
     long = sum(e.frames >= need for e in clips.entries)
-    if not config.validate_clips or long < 2:
+    if validate is not None:
+        others, more = FileClips.find(validate, split="val", workers=workers)
+        held, problems = clips.of(others.entries), problems + more
+    elif config.validate_clips and long > 1:
+        clips, held = clips.split(min(config.validate_clips, max(1, long // 10)), shortest=need)
+    else:
         return clips, None, problems
-    rest, held = clips.split(min(config.validate_clips, max(1, long // 10)), shortest=need)
-    return rest, held, problems
+    return clips, ValidationSet.of(held, config, processes.device), problems

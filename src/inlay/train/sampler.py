@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""(seed, step, place in the batch) in, the clip to cut out: a pure function, so a resumed run sees the same clips.
+"""Which clip to cut, from seed, step and place in the batch: a pure function, so a resumed run sees the same clips.
 
 No state is carried from step to step; neither workers nor processes can change the order.
 """

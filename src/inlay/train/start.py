@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A weight file in, a network that begins where it ended out; blocks the file does not have begin as they were made."""
+"""Begin a network from a weight file; blocks the file does not have begin as they were made."""
 
 from __future__ import annotations
 
