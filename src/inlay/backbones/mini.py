@@ -19,15 +19,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
-from inlay.errors import ConfigError
+from inlay.errors import ConfigError, UsageError
 from inlay.kernels.winograd import Conv3x3
-from inlay.weightfile import hash_weights
+from inlay.weightfile import fill_module, hash_weights, load_weights
 
 TIME, SPACE, FOLD = 4, 4, 2  # frames a slot, pixels a block side at the first stage, and once more
 PATCH = 3 * TIME * SPACE * SPACE
@@ -280,3 +281,37 @@ def _block_dct() -> tuple[Tensor, Tensor]:
     spread = 4.0 / (1 + 4 * frequency) ** 1.2  # falls with frequency, in time a little faster than in space
     chroma = torch.tensor([1.0, 0.3, 0.15], dtype=torch.float64).view(3, 1, 1, 1)
     return basis.float(), (chroma * spread).reshape(PATCH).float()
+
+
+WEIGHTS = Path(__file__).parent.parent / "weights"
+
+
+def load_mini(weights: Path | None = None) -> Mini:
+    """The embedded backbone with its trained weights, or with those at `weights`, a file or a folder that holds one."""
+    path = weights or WEIGHTS
+    path = path / "mini.safetensors" if path.is_dir() else path
+    file = load_weights(path)
+    try:
+        config = MiniConfig(**file.meta.get("config", {}))
+    except TypeError as error:
+        raise UsageError(f"{path} holds no mini but something else; give its own weights", about="backbone") from error
+    backbone = Mini(
+        config,
+        latent_mean=tuple(file.meta["latent_mean"]) if "latent_mean" in file.meta else None,
+        latent_std=tuple(file.meta["latent_std"]) if "latent_std" in file.meta else None,
+    )
+    fill_module(backbone, file, source=str(path))
+    backbone.weight_hash = file.hash
+    return backbone
+
+
+def load_untrained(weights: Path | None = None) -> Mini:
+    """A small network of mini's kind with seeded random weights: for tests, never for pictures."""
+    del weights
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20260101)
+        backbone = Mini(tiny(), name="mini-untrained")
+        for p in backbone.parameters():
+            if p.ndim == 4 and not p.any():
+                torch.nn.init.normal_(p, std=0.05)  # the zero-initialised halves, so that every path is alive
+    return backbone

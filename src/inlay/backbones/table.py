@@ -13,12 +13,11 @@ from inlay.backbones import diffusers
 from inlay.backbones.base import Backbone
 from inlay.backbones.cosmos import LICENCE as NVIDIA
 from inlay.backbones.cosmos import cosmos_01, cosmos_360p
-from inlay.backbones.cosmos_files import load_cosmos
-from inlay.backbones.embedded import load_mini, load_untrained
+from inlay.backbones.cosmos_files import load_cosmos, load_cosmos_script
 from inlay.backbones.hub import Source
+from inlay.backbones.mini import load_mini, load_untrained
 from inlay.backbones.omni import load_omni
 from inlay.backbones.taef2 import load_taef2
-from inlay.backbones.torchscript import load_cosmos_script
 
 Loader = Callable[..., Backbone]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from inlay.container.chunk import as_stored
 from inlay.container.header import FileHeader
-from inlay.container.quantise import choose_steps, dequantise, quantise, round_steps
-from inlay.container.reader import TokenReader
+from inlay.container.q8 import choose_steps, dequantise, quantise, round_steps
+from inlay.container.reader import FileSummary, TokenReader, summary, verify
 from inlay.container.reader import open_tokens as open
-from inlay.container.resume import Unfinished, part_of, unfinished
-from inlay.container.summary import FileSummary, summary, verify
+from inlay.container.scan import Unfinished, part_of, unfinished
 from inlay.container.writer import TokenWriter, save, to_bytes
 
 __all__ = [

@@ -14,8 +14,7 @@ from torch import Tensor
 from inlay.container.header import FileHeader
 from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, MAX_CELLS, MAX_SLOTS, MAX_VALUES, ChunkHead, seal
 from inlay.container.mask import pack_mask, unpack_mask
-from inlay.container.q8 import pack_q8, unpack_q8
-from inlay.container.quantise import choose_steps, dequantise, quantise, round_steps
+from inlay.container.q8 import choose_steps, dequantise, pack_q8, quantise, round_steps, unpack_q8
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
 from inlay.types import Span, VideoInfo

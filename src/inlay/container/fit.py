@@ -9,8 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inlay.container.coder import TABLES, TOTAL, frequencies, reach
-from inlay.container.neighbours import FEATURES, Neighbours
-from inlay.container.predict import CONTEXTS, MODE_FEATURES, MODES, WEIGHT_ONE, Ints, Model, contexts, energy_sources
+from inlay.container.predict import (
+    CONTEXTS,
+    FEATURES,
+    MODE_FEATURES,
+    MODES,
+    WEIGHT_ONE,
+    Ints,
+    Model,
+    Neighbours,
+    contexts,
+    energy_sources,
+)
 
 Floats = NDArray[np.float64]
 

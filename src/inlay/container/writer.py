@@ -15,7 +15,7 @@ from torch import Tensor
 from inlay.container.chunk import STORAGE, check_head, pack_chunk
 from inlay.container.header import FileHeader
 from inlay.container.layout import CRC_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
-from inlay.container.resume import Unfinished, part_of
+from inlay.container.scan import Unfinished, part_of
 from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, TokenFileError, UsageError, pick
 from inlay.types import Recipe, VideoInfo

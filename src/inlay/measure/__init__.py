@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from inlay.measure.base import Gauge, MeasureConfig, Metric, Score
-from inlay.measure.flow import FLOWS
+from inlay.measure.flicker import FLOWS
 from inlay.measure.fvd import frechet_distance, kernel_distance, kernel_interval
 from inlay.measure.meter import Meter, Report, compare, measure
 from inlay.measure.statistics import PairedComparison, bootstrap_interval, paired_comparison

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from inlay.errors import ConfigError
 from inlay.measure.statistics import bootstrap_interval
@@ -123,3 +125,28 @@ class Metric:
             better=self.better,
             convention=self.convention.format(**asdict(config)),
         )
+
+
+T = TypeVar("T")
+_known: Any = WeakTensorKeyDictionary()  # tensor -> {name: what was computed}; an entry goes when its tensor does
+
+
+def remember(x: Tensor) -> Tensor:
+    """The same tensor, marked: what metrics compute of it alone is kept. It must not be written to afterwards."""
+    if x not in _known:
+        _known[x] = {}
+    return x
+
+
+def is_remembered(x: Tensor) -> bool:
+    return x in _known
+
+
+def recall(x: Tensor, name: Hashable, compute: Callable[[], T]) -> T:
+    """What `compute` gives; of a marked tensor, what it gave the first time."""
+    if not is_remembered(x):
+        return compute()
+    known = _known[x]
+    if name not in known:
+        known[name] = compute()
+    return known[name]

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from inlay.errors import ShapeError, UsageError
-from inlay.measure.base import Gauge, MeasureConfig, full_precision
+from inlay.measure.base import Gauge, MeasureConfig, full_precision, recall
 from inlay.measure.i3d import MIN_FRAMES, I3d, load_i3d
-from inlay.measure.recall import recall
 from inlay.measure.weights import find_weights
 
 SIDE = 224

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from inlay.errors import ShapeError
-from inlay.measure.base import Gauge, MeasureConfig, full_precision
-from inlay.measure.recall import is_remembered, recall
+from inlay.measure.base import Gauge, MeasureConfig, full_precision, is_remembered, recall
 from inlay.measure.weights import find_weights, load_weights
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # VGG16: a pool between stages

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from inlay.errors import MissingError, pick
-from inlay.measure.convert import i3d_tensors, lpips_tensors
-from inlay.measure.unpickle import read_pickle
+from inlay.measure.convert import i3d_tensors, lpips_tensors, read_pickle
 
 FETCH = "run: inlay fetch metrics"
 

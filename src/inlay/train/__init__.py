@@ -12,7 +12,7 @@ _LAZY = {  # public name -> its module, imported on first use: the command line 
     "TrainError": "config",
     "ClipEntry": "sampler", "Draw": "sampler", "Sampler": "sampler",
     "Batch": "data", "ClipSource": "data", "FileClips": "data", "Loader": "data",
-    "Muon": "optim", "LatentCache": "cache",
+    "Muon": "optim", "LatentCache": "data",
     "BackboneTask": "tasks", "LitTask": "tasks", "Task": "tasks", "Validation": "validate", "ValidationSet": "validate",
     "TogetherTask": "together",
     "TrainResult": "loop", "fit": "loop", "train_backbone": "runs", "train_lit": "runs", "train_together": "runs",
@@ -22,9 +22,8 @@ __all__ = ["presets", *_LAZY]
 
 if TYPE_CHECKING:
     from inlay.train import presets
-    from inlay.train.cache import LatentCache
     from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig, TrainError
-    from inlay.train.data import Batch, ClipSource, FileClips, Loader
+    from inlay.train.data import Batch, ClipSource, FileClips, LatentCache, Loader
     from inlay.train.loop import TrainResult, fit
     from inlay.train.optim import Muon
     from inlay.train.presets import BACKBONE_PRESETS, LIT_PRESETS, TOGETHER_PRESETS

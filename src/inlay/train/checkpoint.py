@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from inlay.errors import UsageError
 from inlay.files import write_atomic
 from inlay.train.config import TrainError
+from inlay.weightfile import load_weights
 
 FORMAT = 1
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -140,3 +143,32 @@ def seed_random(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.manual_seed(seed)
+
+
+def start_from(module: nn.Module, path: str | Path) -> tuple[str, ...]:
+    """Fill `module`; returns the names of the blocks that are new.
+
+    A block more than the file has is welcome: residual blocks begin as the identity, so a trained network may grow and
+    still give what it gave. Anything else that does not fit is an error.
+    """
+    file = load_weights(Path(path))
+    want = module.state_dict()
+    for name, tensor in file.tensors.items():
+        if name not in want:
+            raise UsageError(f"{path}: tensor {name} has no place in this network; only smaller ones can be grown")
+        if tensor.shape != want[name].shape:
+            have, need = tuple(tensor.shape), tuple(want[name].shape)
+            raise UsageError(f"{path}: tensor {name} has shape {have}, the network needs {need}")
+    new = sorted({_block(name) for name in want.keys() - file.tensors.keys()})
+    known = {_block(name) for name in file.tensors}
+    strays = [name for name in new if name in known or not re.search(r"\.\d+$", name)]
+    if strays:
+        raise UsageError(f"{path}: tensors of {strays[0]} are missing; the file belongs to another network")
+    module.load_state_dict(file.tensors, strict=False)
+    return tuple(new)
+
+
+def _block(name: str) -> str:
+    """`decoder.coarse.3.conv1.weight` belongs to the block `decoder.coarse.3`."""
+    found = re.match(r"(.*?\.\d+)\.", name)
+    return found.group(1) if found else name

@@ -37,9 +37,8 @@ from inlay.train.config import TrainConfig, TrainError
 from inlay.train.data import Batch, ClipSource, Loader
 from inlay.train.optim import average, make_optimizers, rate_at, set_rate
 from inlay.train.processes import Processes, join_processes
-from inlay.train.progress import RunProgress
 from inlay.train.recording import Inputs, RecordedStep, Terms
-from inlay.train.rundir import RunDir, RunIdentity, manifest
+from inlay.train.rundir import RunDir, RunIdentity, RunProgress, manifest
 from inlay.train.sampler import ClipEntry, Sampler
 from inlay.train.tasks import Task
 

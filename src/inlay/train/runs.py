@@ -12,13 +12,11 @@ import torch
 
 from inlay.backbones import Mini, MiniConfig, load_backbone
 from inlay.fill import Lit, LitConfig, plus
-from inlay.train.cache import LatentCache
-from inlay.train.checkpoint import seed_random
+from inlay.train.checkpoint import seed_random, start_from
 from inlay.train.config import TrainConfig
-from inlay.train.data import FileClips
+from inlay.train.data import FileClips, LatentCache
 from inlay.train.loop import TrainResult, fit
 from inlay.train.processes import Processes, join_processes
-from inlay.train.start import start_from
 from inlay.train.tasks import BackboneTask, LitTask
 from inlay.train.together import TogetherTask
 from inlay.train.validate import ValidationSet

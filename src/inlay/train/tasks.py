@@ -16,9 +16,8 @@ from inlay.backbones import Backbone, Mini
 from inlay.errors import ConfigError, MissingError, pick
 from inlay.fill import Lit, hold, save_lit
 from inlay.masking import CRITERIA, REFERENCES, MaskConfig, compared, scored_scan
-from inlay.train.cache import LatentCache
 from inlay.train.config import LossConfig, TrainConfig
-from inlay.train.data import Batch
+from inlay.train.data import Batch, LatentCache
 from inlay.train.losses import Pair, StepLoss, weigh
 from inlay.train.sampler import Draw
 from inlay.train.validate import Validation, ValidationSet, in_rows, psnr, shown

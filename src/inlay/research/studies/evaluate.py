@@ -20,8 +20,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
 from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
-from inlay.measure.base import short_products
-from inlay.measure.recall import remember
+from inlay.measure.base import remember, short_products
 from inlay.research.studies.datasets import Clip, DataSet
 from inlay.research.studies.readings import Reading, read_pair, why_unavailable
 from inlay.research.studies.records import Record, Store, make_key

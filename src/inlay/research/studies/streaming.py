@@ -10,7 +10,7 @@ from inlay.container.tokens import Tokens
 from inlay.draw.plots import Panel, Series
 from inlay.errors import VideoError
 from inlay.measure import count_tokens
-from inlay.measure.recall import remember
+from inlay.measure.base import remember
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames
 from inlay.research.studies.quality import compare
