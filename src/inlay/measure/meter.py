@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from inlay.errors import InlayError, ShapeError, UsageError, pick
-from inlay.measure.base import Gauge, MeasureConfig, Score
+from inlay.measure.base import Gauge, MeasureConfig, Metric, Score
 from inlay.measure.table import METRICS, PAIR_METRICS, SET_METRICS
 from inlay.video.frames import Pieces, Video, in_step
 
@@ -52,6 +54,44 @@ def _number(score: Score) -> str:
     return f"{score.value:.4f}{' ' + score.unit if score.unit else ''}{span}"
 
 
+class GaugeRun:
+    """The gauges behind some metrics over one pair of videos; one that cannot run does not cost the others."""
+
+    def __init__(self, metrics: Iterable[Metric], config: MeasureConfig) -> None:
+        self.states: dict[Gauge, Any] = {}
+        self.unavailable: dict[Gauge, str] = {}  # weights or a package are not there
+        self.failed: dict[Gauge, str] = {}  # these videos are none for it
+        for gauge in dict.fromkeys(metric.gauge for metric in metrics):
+            try:
+                self.states[gauge] = gauge.start(config)
+            except InlayError as error:
+                self.unavailable[gauge] = str(error)
+
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None:
+        for gauge in list(self.states):
+            try:
+                self.states[gauge] = gauge.update(self.states[gauge], reference_THWC, other_THWC)
+            except InlayError as error:
+                self._fail(gauge, error)
+
+    def finish(self) -> dict[Gauge, dict[str, Any]]:
+        """What each gauge read; `why` says why another has no reading."""
+        found = {}
+        for gauge in list(self.states):
+            try:
+                found[gauge] = gauge.finish(self.states[gauge])
+            except InlayError as error:
+                self._fail(gauge, error)
+        return found
+
+    def why(self, gauge: Gauge) -> str:
+        return self.unavailable.get(gauge) or self.failed[gauge]
+
+    def _fail(self, gauge: Gauge, error: InlayError) -> None:
+        del self.states[gauge]
+        self.failed[gauge] = str(error)
+
+
 class Meter:
     """Holds the states: `update` for each piece of a pair, `end_video` after its last, `report` after all videos."""
 
@@ -61,16 +101,10 @@ class Meter:
         if not self.metrics:
             raise UsageError(f"no metric is named (choices: {', '.join(METRICS)})")
         self.videos: list[str] = []
-        self._frames = 0
+        self._run: GaugeRun | None = None  # of the video at hand
         self._size: tuple[int, int] | None = None
-        self._states: dict[int, Any] = {}
-        self._failed: dict[int, str] = {}  # gauges that cannot run for the video at hand
-        self._readings: dict[int, list[dict[str, Any] | None]] = {id(g): [] for g in self._gauges()}
-        self._reasons: dict[int, list[str]] = {id(g): [] for g in self._gauges()}
-
-    def _gauges(self) -> list[Gauge]:
-        """Each once, though several metrics may read from it."""
-        return list({id(m.gauge): m.gauge for m in self.metrics.values()}.values())
+        self._readings: dict[Gauge, list[dict[str, Any] | None]] = {m.gauge: [] for m in self.metrics.values()}
+        self._reasons: dict[Gauge, list[str]] = {m.gauge: [] for m in self.metrics.values()}
 
     def update(self, reference: Video, other: Video) -> None:
         """Two pieces of the same length and size; pieces of one video follow one another."""
@@ -78,47 +112,26 @@ class Meter:
         size = (reference.width, reference.height)
         if self._size not in (None, size):
             raise ShapeError(f"the frames of one video have one size; got {self._size} and then {size} (width, height)")
-        if self._frames == 0:
-            for gauge in self._gauges():
-                self._try(gauge, gauge.start, self.config)
-        self._size, self._frames = size, self._frames + len(reference)
-        a_THWC, b_THWC = reference.frames.to(self.config.device), other.frames.to(self.config.device)
-        for gauge in self._gauges():
-            if id(gauge) in self._states:
-                self._try(gauge, gauge.update, self._states[id(gauge)], a_THWC, b_THWC)
-
-    def _try(self, gauge: Gauge, step: Callable[..., Any], *inputs: Any) -> None:
-        """One metric that cannot run must not cost the others."""
-        try:
-            self._states[id(gauge)] = step(*inputs)
-        except InlayError as error:
-            self._states.pop(id(gauge), None)
-            self._failed[id(gauge)] = str(error)
+        self._run, self._size = self._run or GaugeRun(self.metrics.values(), self.config), size
+        self._run.update(reference.frames.to(self.config.device), other.frames.to(self.config.device))
 
     def end_video(self, name: str | None = None) -> dict[str, float]:
         """Close the video at hand; its values by metric (not those that only a set has, nor those that failed)."""
-        if self._frames == 0:
+        if self._run is None:
             raise UsageError("no frames were given since the last video ended")
         name = name or f"video-{len(self.videos)}"
         self.videos.append(name)
-        for gauge in self._gauges():
-            self._readings[id(gauge)].append(self._close(gauge, name))
-        self._states, self._failed, self._frames, self._size = {}, {}, 0, None
+        found = self._run.finish()
+        for gauge, readings in self._readings.items():
+            readings.append(found.get(gauge))
+            if gauge not in found:
+                self._reasons[gauge].append(f"{name}: {self._run.why(gauge)}")
+        self._run = self._size = None
         return {m: row[-1] for m, row in self._per_video().items() if not math.isnan(row[-1])}
-
-    def _close(self, gauge: Gauge, name: str) -> dict[str, Any] | None:
-        try:
-            if id(gauge) in self._states:
-                return gauge.finish(self._states[id(gauge)])
-            reason = self._failed[id(gauge)]
-        except InlayError as error:
-            reason = str(error)
-        self._reasons[id(gauge)].append(f"{name}: {reason}")
-        return None
 
     def _per_video(self) -> dict[str, tuple[float, ...]]:
         return {
-            name: tuple(math.nan if r is None else r[metric.key] for r in self._readings[id(metric.gauge)])
+            name: tuple(math.nan if r is None else r[metric.key] for r in self._readings[metric.gauge])
             for name, metric in self.metrics.items()
             if metric.per_video
         }
@@ -131,8 +144,8 @@ class Meter:
         missing: dict[str, str] = {}
         notes: list[str] = []
         for name, metric in self.metrics.items():
-            readings = [r[metric.key] for r in self._readings[id(metric.gauge)] if r is not None]
-            reasons = self._reasons[id(metric.gauge)]
+            readings = [r[metric.key] for r in self._readings[metric.gauge] if r is not None]
+            reasons = self._reasons[metric.gauge]
             if not readings:
                 missing[name] = reasons[0].split(": ", 1)[1]
                 continue

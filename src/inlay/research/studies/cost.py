@@ -102,14 +102,13 @@ def _timed(work: Workspace, data: DataSet, index: int, setting: Setting) -> Reco
     bench, clip = work.bench, data.clips[index]
     model = {**bench.model(setting), "machine": bench.machine}
     key = make_key(timed=True, clip=clip.identity, setting=setting.record(), model=model)
-    stored = work.store.find("cost", clip.name, key)
-    if stored is not None and stored.cells:
-        return stored
+    base = work.store.find_or_blank("cost", data.name, clip.name, setting.record(), model, key)
+    if base.cells:
+        return base
     work.tell(f"cost: {setting.rule}: {clip.name}")
     if not bench.warm:  # once: the first pass pays for memory, threads and kernels
         bench.run(bench.scene(data.clips[0]), Setting())
         bench.warm = True
-    base = Record(study="cost", data=data.name, clip=clip.name, setting=setting.record(), model=model, key=key)
     record = bench.record(bench.scene(clip), setting, ("psnr",), base)
     work.store.write(replace(record, study="cost"))
     return record

@@ -201,19 +201,20 @@ class Bench:
         """Run one setting on one clip and measure what is asked for; what `base` has read already is kept."""
         outcome = self.run(scene, setting)
         reading = read_pair(scene.reference, outcome.video, metrics, self.measure)
-        tokens = outcome.tokens
         return replace(
-            base,
+            with_counts(base, outcome.tokens),
             reading=base.reading.merged(reading),
-            tokens=len(tokens),
-            cells=tokens.cells,
-            slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
             bits_per_pixel=outcome.bits_per_pixel,
             nfe=outcome.nfe,
             evaluations=outcome.evaluations,
             seconds=outcome.seconds,
             machine="; ".join(dict.fromkeys(filter(None, [*base.machine.split("; "), self.machine]))),
         )
+
+
+def with_counts(record: Record, tokens: Tokens) -> Record:
+    slots = tuple(tokens.mask.flatten(1).sum(1).tolist())
+    return replace(record, tokens=len(tokens), cells=tokens.cells, slots=slots)
 
 
 def _stored(tokens: Tokens, setting: Setting) -> tuple[Tokens, float]:
@@ -262,12 +263,9 @@ def collect(
 
 
 def _start(bench: Bench, store: Store, data: DataSet, clip: Clip, setting: Setting, study: str) -> Record:
-    model = bench.model(setting)
-    key = make_key(clip=clip.identity, setting=setting.record(), model=model, measure=conventions_of(bench.measure))
-    stored = store.find(study, clip.name, key)
-    if stored is not None:
-        return replace(stored, data=data.name)
-    return Record(study=study, data=data.name, clip=clip.name, setting=setting.record(), model=model, key=key)
+    model, chosen = bench.model(setting), setting.record()
+    key = make_key(clip=clip.identity, setting=chosen, model=model, measure=conventions_of(bench.measure))
+    return replace(store.find_or_blank(study, data.name, clip.name, chosen, model, key), data=data.name)
 
 
 def conventions_of(config: MeasureConfig) -> dict[str, Any]:

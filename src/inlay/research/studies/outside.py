@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data set and a folder of another system's reconstructions in, their scores out."""
+"""Score a folder of another system's reconstructions of a data set."""
 
 from __future__ import annotations
 
@@ -99,10 +99,7 @@ def _score(
     reference, other = _load(clip, path)
     frames = hashlib.sha256(other.frames.contiguous().numpy().data).hexdigest()
     key = make_key(clip=clip.identity, frames=frames, measure=conventions_of(config))
-    setting = {"reconstructions": path.name}
-    record = store.find("eval", clip.name, key)
-    if record is None:
-        record = Record(study="eval", data=data.name, clip=clip.name, setting=setting, model={}, key=key)
+    record = store.find_or_blank("eval", data.name, clip.name, {"reconstructions": path.name}, {}, key)
     lacking = record.reading.lacks(metrics)
     if lacking:
         record = replace(record, reading=record.reading.merged(read_pair(reference, other, lacking, config)))

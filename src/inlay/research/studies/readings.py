@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clip and its reconstruction in, what each metric reads of the pair out; and the readings of a set to one score."""
+"""What each metric reads of a clip and its reconstruction, and the readings of a set as one score."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.errors import InlayError, UsageError, pick
-from inlay.measure import METRICS, MeasureConfig, Score
-from inlay.measure.base import Gauge
+from inlay.errors import UsageError, pick
+from inlay.measure import METRICS, MeasureConfig, Metric, Score
+from inlay.measure.meter import GaugeRun
 from inlay.video.frames import Video
 
 QUICK = ("psnr", "psnr-video", "ssim", "error-level")  # seconds a clip on a CPU
@@ -69,49 +69,30 @@ def choose_metrics(names: str, device: str) -> tuple[str, ...]:
 
 def read_pair(reference: Video, other: Video, metrics: Sequence[str], config: MeasureConfig) -> Reading:
     """Each metric on its own: one that cannot run does not cost the others."""
-    values: dict[str, float] = {}
-    missing: dict[str, str] = {}
-    unavailable: dict[str, str] = {}
-    features: str | None = None
-    for gauge, names in _by_gauge(metrics):
-        try:
-            state = gauge.start(config)
-        except InlayError as error:
-            unavailable |= dict.fromkeys(names, str(error))
-            continue
-        try:
-            found = gauge.finish(gauge.update(state, *(v.frames.to(config.device) for v in (reference, other))))
-        except InlayError as error:
-            missing |= dict.fromkeys(names, str(error))
-            continue
-        for name in names:
-            value = found[METRICS[name].key]
-            if is_set(name):
-                features = pack(value)
-            elif math.isfinite(value):
-                values[name] = float(value)
-            else:
-                missing[name] = "no pixel of this kind"
-    return Reading(values=values, features=features, missing=missing, unavailable=unavailable)
+    rows = {name: pick("metric", name, METRICS) for name in metrics}
+    run = GaugeRun(rows.values(), config)
+    run.update(reference.frames.to(config.device), other.frames.to(config.device))
+    found, values, features = run.finish(), {}, None
+    missing = {name: run.failed[row.gauge] for name, row in rows.items() if row.gauge in run.failed}
+    for name, row in rows.items():
+        value = found[row.gauge][row.key] if row.gauge in found else None
+        if value is not None and not row.per_video:
+            features = pack(value)
+        elif value is not None and math.isfinite(value):
+            values[name] = float(value)
+        elif value is not None:
+            missing[name] = "no pixel of this kind"
+    return Reading(values=values, features=features, missing=missing, unavailable=_unavailable(rows, run))
 
 
 def why_unavailable(metrics: Iterable[str], config: MeasureConfig) -> dict[str, str]:
     """Metrics that cannot run here, each with the reason, before anything is measured."""
-    reasons: dict[str, str] = {}
-    for gauge, names in _by_gauge(list(metrics)):
-        try:
-            gauge.start(config)
-        except InlayError as error:
-            reasons |= dict.fromkeys(names, str(error))
-    return reasons
+    rows = {name: pick("metric", name, METRICS) for name in metrics}
+    return _unavailable(rows, GaugeRun(rows.values(), config))
 
 
-def _by_gauge(metrics: Sequence[str]) -> list[tuple[Gauge, list[str]]]:
-    groups: dict[int, tuple[Gauge, list[str]]] = {}
-    for name in metrics:
-        gauge = pick("metric", name, METRICS).gauge
-        groups.setdefault(id(gauge), (gauge, []))[1].append(name)
-    return list(groups.values())
+def _unavailable(rows: dict[str, Metric], run: GaugeRun) -> dict[str, str]:
+    return {name: run.unavailable[row.gauge] for name, row in rows.items() if row.gauge in run.unavailable}
 
 
 def score_set(readings: Sequence[Reading], metric: str, config: MeasureConfig) -> Score | None:

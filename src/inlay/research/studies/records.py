@@ -93,6 +93,13 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def find_or_blank(
+        self, study: str, data: str, clip: str, setting: dict[str, Any], model: dict[str, Any], key: str
+    ) -> Record:
+        """The record of that key, or one without readings."""
+        blank = Record(study=study, data=data, clip=clip, setting=setting, model=model, key=key)
+        return self.find(study, clip, key) or blank
+
     def find(self, study: str, clip: str, key: str) -> Record | None:
         """This study's record, or that of another study for the same clip, setting and model."""
         own = self._path(study, clip, key)

@@ -13,6 +13,7 @@ from inlay.measure import count_tokens
 from inlay.measure.base import remember
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames
+from inlay.research.studies.evaluate import with_counts
 from inlay.research.studies.quality import compare
 from inlay.research.studies.readings import Reading, read_pair, why_unavailable
 from inlay.research.studies.records import Record, make_key, mean_rate, without_unreadable
@@ -46,7 +47,13 @@ def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]
                     reference = replace(video, frames=remember(video.frames.to(work.config.device)))
                 tokens, result = _through(work, video, mode)
                 reading = read_pair(reference, result, lacking, work.config)
-                record = _counted(work, tokens, replace(record, reading=record.reading.merged(reading)))
+                bits = count_tokens(tokens).bits_per_pixel
+                record = replace(
+                    with_counts(record, tokens),
+                    reading=record.reading.merged(reading),
+                    bits_per_pixel=bits,
+                    machine=work.bench.machine,
+                )
                 work.store.write(record)
             said = Reading(unavailable=dict(unavailable))
             found[mode].append(replace(record, reading=said.merged(record.reading)))
@@ -111,9 +118,7 @@ def _start(work: Workspace, data: DataSet, clip: Clip, mode: str) -> Record:
     setting = {**Setting().record(), "mode": mode}
     model = work.bench.model(Setting())
     key = make_key(clip=clip.identity, setting=setting, model=model)
-    stored = work.store.find("streaming", clip.name, key)
-    blank = Record(study="streaming", data=data.name, clip=clip.name, setting=setting, model=model, key=key)
-    return stored or blank
+    return work.store.find_or_blank("streaming", data.name, clip.name, setting, model, key)
 
 
 def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
@@ -121,17 +126,6 @@ def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
     config = EncodeConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=len(video) // CHUNKS, precision="fp32")
     tokens = Tokens.join(list(Encoder(tokenizer, config, tau=work.bench.tau).encode([video])))
     return tokens, tokenizer.decode(tokens)
-
-
-def _counted(work: Workspace, tokens: Tokens, base: Record) -> Record:
-    return replace(
-        base,
-        tokens=len(tokens),
-        cells=tokens.cells,
-        slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
-        bits_per_pixel=count_tokens(tokens).bits_per_pixel,
-        machine=work.bench.machine,
-    )
 
 
 def _findings(found: dict[str, list[Record]]) -> list[Finding]:
