@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, bytes out, and back: token files (`*.inlay`). FORMAT.md is the written specification."""
+"""Token files (`*.inlay`): write them, read them, list what is in them. FORMAT.md is the written specification."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole numbers of a chunk in, the model that codes them in few bits, out. Encoder only: a file never needs it."""
+"""Fit the model that codes the whole numbers of a chunk in few bits. Encoder only: a file never needs it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a token file says of itself, in, JSON under a checksum out, and back; every field is checked on the way in."""
+"""The header of a token file: JSON under a checksum, every field checked when it is read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole numbers of tokens already coded in, a guess at the next ones and at their spread, out; whole numbers only.
+"""Guess the next whole numbers of the q8 coder, and their spread, from tokens already coded; whole numbers only.
 
 Legend: N tokens, C channels, F features (neighbours), M modes (0: first token of its cell, 1: the cell has a past).
 The rules here are what FORMAT.md fixes: encoder and decoder both follow them. How weights are chosen is in fit.py.
@@ -77,12 +77,8 @@ LEVELS = (4, 6, 8, 10, 12, 14, 16, 19, 22, 26, 32)  # energies (16 is one width)
 CONTEXTS = len(LEVELS) + 2  # context 0: nothing around to judge by
 
 
-def _gain(table: int) -> int:
-    """65536 times the 1/16ths of this table's width in one step."""
-    return isqrt((20480 << 32) // square_width(table))
-
-
-_GAINS = np.array([_gain(table) for table in range(TABLES)], dtype=np.int64)
+# 65536 times the 1/16ths of each table's width in one step
+_GAINS = np.array([isqrt((20480 << 32) // square_width(table)) for table in range(TABLES)], dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -86,8 +86,20 @@ _LARGEST_ESCAPE = 1 << 24
 _REACH = np.array([reach(table) for table in range(TABLES)], dtype=np.int64)
 
 
-def pack_q8(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor) -> bytes:
-    """The value section of a chunk; `steps` as `round_steps` gives them."""
+def steps_for(values: Tensor, steps: Tensor | None) -> Tensor:
+    """The steps given, as a file holds them, or those that suit the values."""
+    return choose_steps(values) if steps is None else round_steps(steps, values.shape[1])
+
+
+def rounded_q8(values: Tensor, steps: Tensor | None) -> Tensor:
+    """[N, C] float32: the values as a reader will get them."""
+    chosen = steps_for(values, steps)
+    return dequantise(quantise(values, chosen), chosen)
+
+
+def pack_q8(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor | None) -> bytes:
+    """The value section of a chunk."""
+    steps = steps_for(values, steps)
     numbers = quantise(values, steps).numpy().astype(np.int64)
     if len(numbers) == 0:
         return b""
@@ -100,7 +112,8 @@ def pack_q8(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor) -> bytes
     encoder.bells(symbols[near.order].ravel(), tables[near.order].ravel(), near.ends * numbers.shape[1])
     escapes = residual[near.order][escaped[near.order]].astype("<i4")
     head = _HEAD.pack(model.weights.shape[2], len(escapes))
-    return head + _pack_steps(steps) + _pack_model(model) + escapes.tobytes() + encoder.words()
+    halves = (steps.numpy().astype("<f4").view("<u4") >> 16).astype("<u2")  # `round_steps` left the lower ones zero
+    return head + halves.tobytes() + _pack_model(model) + escapes.tobytes() + encoder.words()
 
 
 def unpack_q8(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Tensor:
@@ -114,7 +127,7 @@ def unpack_q8(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Tensor
     at = _HEAD.size
     steps = _unpack_steps(_take(data, at, 2 * channels))
     at += 2 * channels
-    model_bytes = _model_bytes(channels, sets)
+    model_bytes = 2 * channels + sum(MODE_FEATURES) * sets + MODES * channels + CONTEXTS
     model = _unpack_model(_take(data, at, model_bytes), channels, sets)
     at += model_bytes
     escapes = np.frombuffer(_take(data, at, 4 * count), dtype="<i4").astype(np.int64)
@@ -157,20 +170,11 @@ def _take(data: bytes, at: int, size: int) -> bytes:
     return data[at : at + size]
 
 
-def _pack_steps(steps: Tensor) -> bytes:
-    """The upper halves of float32: exact, as `round_steps` left the lower halves zero."""
-    return (steps.numpy().astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
-
-
 def _unpack_steps(data: bytes) -> Tensor:
     steps = (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     if not bool(((steps >= 2.0**-126) & (steps <= 2.0**100)).all()):
         raise TokenFileError("a quantiser step is not a positive number from 1e-37 to 1e30")
     return torch.from_numpy(steps.copy())
-
-
-def _model_bytes(channels: int, sets: int) -> int:
-    return 2 * channels + sum(MODE_FEATURES) * sets + MODES * channels + CONTEXTS
 
 
 def _pack_model(model: Model) -> bytes:
