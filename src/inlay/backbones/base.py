@@ -64,18 +64,10 @@ def spec_of(
     if not network.weight_hash:
         network.weight_hash = hash_weights(network.state_dict())
     return BackboneSpec(
-        name=network.name,
-        channels=channels,
-        time_stride=strides[0],
-        space_stride=strides[1],
-        causal=causal,
-        stateful=stateful,
-        latent_mean=(0.0,) * channels,
-        latent_std=(latent_std,) * channels,
-        weight_hash=network.weight_hash,
-        parameters=sum(p.numel() for p in network.parameters()),
-        licence=licence,
-    )
+        name=network.name, channels=channels, time_stride=strides[0], space_stride=strides[1], causal=causal,
+        stateful=stateful, latent_mean=(0.0,) * channels, latent_std=(latent_std,) * channels,
+        weight_hash=network.weight_hash, parameters=sum(p.numel() for p in network.parameters()), licence=licence,
+    )  # fmt: skip
 
 
 @runtime_checkable

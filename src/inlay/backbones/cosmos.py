@@ -134,14 +134,9 @@ class Cosmos(nn.Module):
         c = self.config
         strides = c.time_stride, c.space_stride
         return spec_of(
-            self,
-            channels=c.channels,
-            strides=strides,
-            causal=True,
-            stateful=True,
-            latent_std=LATENT_STD,
+            self, channels=c.channels, strides=strides, causal=True, stateful=True, latent_std=LATENT_STD,
             licence=LICENCE,
-        )
+        )  # fmt: skip
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         check_pixels(x_BCTHW, self.spec)

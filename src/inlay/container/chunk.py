@@ -88,15 +88,9 @@ def pack_chunk(tokens: Tokens, number: int, *, precision: str, steps: Tensor | N
     mask = pack_mask(mask_THW)
     values = pick("precision", precision, STORAGE).pack(_plain(tokens.values), mask_THW, steps)
     head = ChunkHead(
-        number=number,
-        key=span.key,
-        times=seconds is not None,
-        slots=span.slots,
-        frames=span.frames,
-        tokens=len(tokens),
-        mask_bytes=len(mask),
-        value_bytes=len(values),
-    )
+        number=number, key=span.key, times=seconds is not None, slots=span.slots, frames=span.frames,
+        tokens=len(tokens), mask_bytes=len(mask), value_bytes=len(values),
+    )  # fmt: skip
     return head, seal(head.pack() + times + mask + values)
 
 

@@ -86,19 +86,11 @@ class FileHeader:
             if cells > most:
                 raise TokenFileError(f"the header promises {cells} {name} for {side} pixels, at most {most} make sense")
         return FileHeader(
-            width=width,
-            height=height,
-            frame_rate=fields.rate(),
-            rows=rows,
-            columns=columns,
-            channels=fields.whole("channels", MAX_CHANNELS),
-            recipe=fields.recipe(space_stride),
-            frames=fields.count("frames"),
-            chunks=fields.count("chunks"),
-            file_bytes=fields.count("file_bytes"),
-            version=version,
-            library_version=fields.text("library_version"),
-        )
+            width=width, height=height, frame_rate=fields.rate(), rows=rows, columns=columns,
+            channels=fields.whole("channels", MAX_CHANNELS), recipe=fields.recipe(space_stride),
+            frames=fields.count("frames"), chunks=fields.count("chunks"), file_bytes=fields.count("file_bytes"),
+            version=version, library_version=fields.text("library_version"),
+        )  # fmt: skip
 
 
 def _parse(text: bytes) -> dict[str, Any]:

@@ -122,15 +122,9 @@ class ChunkHead:
         if flags & ~(KEY | TIMES):
             return None
         return ChunkHead(
-            number=number,
-            key=bool(flags & KEY),
-            times=bool(flags & TIMES),
-            slots=slots,
-            frames=frames,
-            tokens=tokens,
-            mask_bytes=mask_bytes,
-            value_bytes=value_bytes,
-        )
+            number=number, key=bool(flags & KEY), times=bool(flags & TIMES), slots=slots, frames=frames, tokens=tokens,
+            mask_bytes=mask_bytes, value_bytes=value_bytes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +142,9 @@ class Entry:
     @staticmethod
     def of(head: ChunkHead, offset: int) -> Entry:
         return Entry(
-            number=head.number,
-            offset=offset,
-            length=head.length,
-            frames=head.frames,
-            tokens=head.tokens,
-            slots=head.slots,
-            flags=head.flags,
-        )
+            number=head.number, offset=offset, length=head.length, frames=head.frames, tokens=head.tokens,
+            slots=head.slots, flags=head.flags,
+        )  # fmt: skip
 
     @property
     def key(self) -> bool:

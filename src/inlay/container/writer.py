@@ -150,14 +150,9 @@ class TokenWriter:
     def _make_header(self, part: Tokens) -> FileHeader:
         _, rows, columns = part.mask.shape
         header = FileHeader(
-            width=self.info.width,
-            height=self.info.height,
-            frame_rate=self.info.fps,
-            rows=rows,
-            columns=columns,
-            channels=part.channels,
-            recipe=self.recipe,
-        )
+            width=self.info.width, height=self.info.height, frame_rate=self.info.fps, rows=rows, columns=columns,
+            channels=part.channels, recipe=self.recipe,
+        )  # fmt: skip
         try:  # a header that could not be read back must not be written
             FileHeader.unpack(header.pack()[PREFIX_BYTES:-CRC_BYTES])
         except TokenFileError as error:

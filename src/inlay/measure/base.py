@@ -117,14 +117,9 @@ class Metric:
         value, low, high = self.summarise(readings, config)
         used = sum(not math.isnan(r) for r in readings) if self.per_video else len(readings)
         return Score(
-            value=value,
-            low=low,
-            high=high,
-            videos=used,
-            unit=self.unit,
-            better=self.better,
+            value=value, low=low, high=high, videos=used, unit=self.unit, better=self.better,
             convention=self.convention.format(**asdict(config)),
-        )
+        )  # fmt: skip
 
 
 T = TypeVar("T")

@@ -61,16 +61,9 @@ def together_training() -> TrainConfig:
 def smoke_training() -> TrainConfig:
     """Seconds on a CPU: to see that everything is in place, not to learn."""
     return TrainConfig(
-        steps=4,
-        batch=2,
-        validate_every=2,
-        validate_clips=2,
-        checkpoint_every=2,
-        log_every=1,
-        pictures=1,
-        clips=ClipConfig(frames=5, size=32, interval=(1, 1)),
-        optim=OptimConfig(lr=1e-3, min_lr=1e-4),
-    )
+        steps=4, batch=2, validate_every=2, validate_clips=2, checkpoint_every=2, log_every=1, pictures=1,
+        clips=ClipConfig(frames=5, size=32, interval=(1, 1)), optim=OptimConfig(lr=1e-3, min_lr=1e-4),
+    )  # fmt: skip
 
 
 def smoke_together() -> TrainConfig:

@@ -94,19 +94,10 @@ class Sampler:
         y, x = rng.random(2) if c.crop == "random" else (0.5, 0.5)
         flip, reverse = rng.random(2) < 0.5
         return Draw(
-            clip=clip,
-            start=start,
-            frames=c.frames,
-            size=c.size,
-            interval=interval,
-            zoom=zoom,
-            y=float(y),
-            x=float(x),
-            flip=bool(flip and c.flip),
-            reverse=bool(reverse and c.reverse),
-            level=float(rng.random()),
+            clip=clip, start=start, frames=c.frames, size=c.size, interval=interval, zoom=zoom, y=float(y), x=float(x),
+            flip=bool(flip and c.flip), reverse=bool(reverse and c.reverse), level=float(rng.random()),
             seed=int(rng.integers(2**62)),
-        )
+        )  # fmt: skip
 
     def _choose(self, count: int, rng: np.random.Generator) -> tuple[int, int]:
         """(clip, how often it was visited before): shuffled rounds, or by weight where weights are given."""

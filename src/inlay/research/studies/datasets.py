@@ -171,14 +171,9 @@ def open_data(
         raise VideoError(f"{place}: none of {len(videos)} videos can be used; the first: {left_out[0]}")
     label = name or (Path(place).stem if Path(place).is_file() else Path(place).resolve().name)
     return DataSet(
-        name=_legible(label),
-        layout=listing.layout,
-        split=listing.split,
-        spec=spec,
-        clips=tuple(clips),
-        left_out=tuple(left_out),
-        absent=tuple(dict.fromkeys(listing.absent)),
-    )
+        name=_legible(label), layout=listing.layout, split=listing.split, spec=spec, clips=tuple(clips),
+        left_out=tuple(left_out), absent=tuple(dict.fromkeys(listing.absent)),
+    )  # fmt: skip
 
 
 def _legible(name: str) -> str:
