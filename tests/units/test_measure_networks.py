@@ -124,12 +124,12 @@ def test_the_crop_leaves_224_pixels_as_they_are() -> None:
 
 
 def test_only_the_first_frames_of_a_long_video_enter_its_feature(from_shared: None) -> None:
-    from inlay.measure.fvd import start, update
+    from inlay.measure.fvd import FeatureGauge
 
-    state = start(MeasureConfig(fvd_frames=9))
+    gauge = FeatureGauge(MeasureConfig(fvd_frames=9))
     for n in (4, 4, 4, 4):
-        state = update(state, *[moving_square(n, 32, 32).frames] * 2)
-    assert state.frames == 9 == sum(p.shape[1] for p in state.reference)
+        gauge.update(*[moving_square(n, 32, 32).frames] * 2)
+    assert gauge.frames == 9 == sum(p.shape[1] for p in gauge.reference)
 
 
 @pytest.mark.parametrize("n", [500, 60, 5])

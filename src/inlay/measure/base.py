@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a metric is: a gauge that reads one video in pieces, and a rule that turns the readings of a set into a score.
+"""What a metric is: a gauge that reads one pair of videos, and a rule that turns the readings of a set into a score.
 
 Legend: T frames, H W height and width; frames enter as uint8 [T, H, W, 3], as a file holds them.
 """
@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -63,13 +63,17 @@ def short_products() -> bool:
     return os.environ.get("INLAY_METRICS_TF32", "") == "1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gauge:
-    """Reads one video: start -> update for each piece -> finish. The state is frozen; update returns the next one."""
+class Gauge(Protocol):
+    """Reads one pair of videos: made anew for it, `update` for each piece, then `finish`."""
 
-    start: Callable[[MeasureConfig], Any]  # raises MissingError where weights or a package are absent
-    update: Callable[[Any, torch.Tensor, torch.Tensor], Any]  # (state, reference_THWC, other_THWC) -> state
-    finish: Callable[[Any], dict[str, Any]]
+    def __init__(self, config: MeasureConfig) -> None:
+        """Raises MissingError where weights or a package are absent."""
+
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None: ...
+
+    def finish(self) -> dict[str, Any]:
+        """Readings by key: numbers, or features of both videos."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +109,7 @@ def mean_interval(readings: Sequence[Any], config: MeasureConfig) -> tuple[float
 class Metric:
     """A row of the table METRICS."""
 
-    gauge: Gauge
+    gauge: type[Gauge]
     key: str  # which of the gauge's readings
     unit: str
     better: str

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from inlay.errors import ShapeError, UsageError
-from inlay.measure.base import Gauge, MeasureConfig, full_precision, recall
+from inlay.measure.base import MeasureConfig, full_precision, recall
 from inlay.measure.i3d import MIN_FRAMES, I3d, load_i3d
 from inlay.measure.weights import find_weights
 
@@ -20,48 +19,38 @@ SIDE = 224
 SUBSETS = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeatureState:
-    net: I3d
-    device: str
-    limit: int  # frames of a video that count
-    reference: tuple[Tensor, ...] = ()  # pieces [3, T, 224, 224]
-    other: tuple[Tensor, ...] = ()
-    source: Tensor | None = None  # the reference as it came, where it came in one piece
-    frames: int = 0
+class FeatureGauge:
+    """The I3D features of both videos, from their first frames."""
 
+    def __init__(self, config: MeasureConfig) -> None:
+        self.net = load_i3d(find_weights("i3d"), config.device)
+        self.device, self.limit = config.device, config.fvd_frames
+        self.reference: list[Tensor] = []  # pieces [3, T, 224, 224]
+        self.other: list[Tensor] = []
+        self.source: Tensor | None = None  # the reference as it came, where it came in one piece
+        self.frames = 0
 
-def start(config: MeasureConfig) -> FeatureState:
-    net = load_i3d(find_weights("i3d"), config.device)
-    return FeatureState(net=net, device=config.device, limit=config.fvd_frames)
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None:
+        left = self.limit - self.frames
+        if left <= 0:
+            return
+        self.source = None if self.frames or len(reference_THWC) > left else reference_THWC
+        self.reference.append(crop_224(reference_THWC[:left].to(self.device)))
+        self.other.append(crop_224(other_THWC[:left].to(self.device)))
+        self.frames += self.reference[-1].shape[1]
 
-
-def update(state: FeatureState, reference_THWC: Tensor, other_THWC: Tensor) -> FeatureState:
-    room = state.limit - state.frames
-    if room <= 0:
-        return state
-    a_CTHW, b_CTHW = (crop_224(x[:room].to(state.device)) for x in (reference_THWC, other_THWC))
-    return replace(
-        state,
-        reference=(*state.reference, a_CTHW),
-        other=(*state.other, b_CTHW),
-        frames=state.frames + a_CTHW.shape[1],
-        source=None if state.frames or len(reference_THWC) > room else reference_THWC,
-    )
-
-
-def finish(state: FeatureState) -> dict[str, Tensor]:
-    """`features` [2, 400] float64: of the reference and of the other."""
-    if state.frames < MIN_FRAMES:
-        raise ShapeError(f"I3D reads clips of at least {MIN_FRAMES} frames; this one has {state.frames}")
-    with torch.no_grad(), full_precision(state.device):
-        # one at a time: a batch of both would double the memory of a long video
-        other = _row(state.net, state.other)
-        if state.source is None:
-            reference = _row(state.net, state.reference)
-        else:  # one reference meets many others
-            reference = recall(state.source, state.net, lambda: _row(state.net, state.reference))
-    return {"features": torch.stack([reference, other]).double()}
+    def finish(self) -> dict[str, Tensor]:
+        """`features` [2, 400] float64: of the reference and of the other."""
+        if self.frames < MIN_FRAMES:
+            raise ShapeError(f"I3D reads clips of at least {MIN_FRAMES} frames; this one has {self.frames}")
+        with torch.no_grad(), full_precision(self.device):
+            # one at a time: a batch of both would double the memory of a long video
+            other = _row(self.net, self.other)
+            if self.source is None:
+                reference = _row(self.net, self.reference)
+            else:  # one reference meets many others
+                reference = recall(self.source, self.net, lambda: _row(self.net, self.reference))
+        return {"features": torch.stack([reference, other]).double()}
 
 
 def _row(net: I3d, pieces: Sequence[Tensor]) -> Tensor:
@@ -169,6 +158,3 @@ def summarise_kvd(readings: Sequence[Tensor], config: MeasureConfig) -> tuple[fl
     if len(a_ND) < 4:
         return value, None, None
     return value, *kernel_interval(a_ND, b_ND, seed=config.seed)
-
-
-FEATURES = Gauge(start=start, update=update, finish=finish)

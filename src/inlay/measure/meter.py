@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -14,6 +14,8 @@ from inlay.errors import InlayError, ShapeError, UsageError, pick
 from inlay.measure.base import Gauge, MeasureConfig, Metric, Score
 from inlay.measure.table import METRICS, PAIR_METRICS, SET_METRICS
 from inlay.video.frames import Pieces, Video, in_step
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,38 +60,34 @@ class GaugeRun:
     """The gauges behind some metrics over one pair of videos; one that cannot run does not cost the others."""
 
     def __init__(self, metrics: Iterable[Metric], config: MeasureConfig) -> None:
-        self.states: dict[Gauge, Any] = {}
-        self.unavailable: dict[Gauge, str] = {}  # weights or a package are not there
-        self.failed: dict[Gauge, str] = {}  # these videos are none for it
-        for gauge in dict.fromkeys(metric.gauge for metric in metrics):
+        self.gauges: dict[type[Gauge], Gauge] = {}
+        self.unavailable: dict[type[Gauge], str] = {}  # weights or a package are not there
+        self.failed: dict[type[Gauge], str] = {}  # these videos are none for it
+        for kind in dict.fromkeys(metric.gauge for metric in metrics):
             try:
-                self.states[gauge] = gauge.start(config)
+                self.gauges[kind] = kind(config)
             except InlayError as error:
-                self.unavailable[gauge] = str(error)
+                self.unavailable[kind] = str(error)
 
     def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None:
-        for gauge in list(self.states):
-            try:
-                self.states[gauge] = gauge.update(self.states[gauge], reference_THWC, other_THWC)
-            except InlayError as error:
-                self._fail(gauge, error)
+        self._each(lambda gauge: gauge.update(reference_THWC, other_THWC))
 
-    def finish(self) -> dict[Gauge, dict[str, Any]]:
+    def finish(self) -> dict[type[Gauge], dict[str, Any]]:
         """What each gauge read; `why` says why another has no reading."""
-        found = {}
-        for gauge in list(self.states):
+        return self._each(lambda gauge: gauge.finish())
+
+    def why(self, kind: type[Gauge]) -> str:
+        return self.unavailable.get(kind) or self.failed[kind]
+
+    def _each(self, step: Callable[[Gauge], T]) -> dict[type[Gauge], T]:
+        found: dict[type[Gauge], T] = {}
+        for kind, gauge in list(self.gauges.items()):
             try:
-                found[gauge] = gauge.finish(self.states[gauge])
+                found[kind] = step(gauge)
             except InlayError as error:
-                self._fail(gauge, error)
+                del self.gauges[kind]
+                self.failed[kind] = str(error)
         return found
-
-    def why(self, gauge: Gauge) -> str:
-        return self.unavailable.get(gauge) or self.failed[gauge]
-
-    def _fail(self, gauge: Gauge, error: InlayError) -> None:
-        del self.states[gauge]
-        self.failed[gauge] = str(error)
 
 
 class Meter:
@@ -103,8 +101,8 @@ class Meter:
         self.videos: list[str] = []
         self._run: GaugeRun | None = None  # of the video at hand
         self._size: tuple[int, int] | None = None
-        self._readings: dict[Gauge, list[dict[str, Any] | None]] = {m.gauge: [] for m in self.metrics.values()}
-        self._reasons: dict[Gauge, list[str]] = {m.gauge: [] for m in self.metrics.values()}
+        self._readings: dict[type[Gauge], list[dict[str, Any] | None]] = {m.gauge: [] for m in self.metrics.values()}
+        self._reasons: dict[type[Gauge], list[str]] = {m.gauge: [] for m in self.metrics.values()}
 
     def update(self, reference: Video, other: Video) -> None:
         """Two pieces of the same length and size; pieces of one video follow one another."""

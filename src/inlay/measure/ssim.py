@@ -4,49 +4,48 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from inlay.errors import ShapeError
-from inlay.measure.base import Gauge, MeasureConfig
+from inlay.measure.base import MeasureConfig
 
 C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+GAUSSIAN = [math.exp(-(x**2) / (2 * 1.5**2)) for x in range(-5, 6)]
 FRAMES_AT_ONCE = 33  # where launches cost more than memory; a CPU is fastest frame by frame
 
 
-@dataclass(frozen=True, kw_only=True)
-class SsimState:
-    window: tuple[float, ...]  # K weights along one axis, summing to 1; both windows are separable
-    unbiased: float  # factor on variances: K*K / (K*K - 1) for the sample variance, 1 for the population's
-    key: str
-    frames: int = 0
-    total: float = 0.0
+class SsimGauge:
+    """The uniform window, and the sample variance."""
+
+    key = "ssim"
+    window: tuple[float, ...] = (1 / 7,) * 7  # weights along one axis, summing to 1; both windows are separable
+    unbiased = 49 / 48  # factor on variances: K*K / (K*K - 1) for the sample variance, 1 for the population's
+
+    def __init__(self, config: MeasureConfig) -> None:
+        self.frames, self.total = 0, 0.0
+
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None:
+        size = len(self.window)
+        if min(reference_THWC.shape[1:3]) < size:
+            h, w = reference_THWC.shape[1:3]
+            raise ShapeError(f"SSIM here has a window of {size}x{size}; the frames are only {w}x{h}")
+        at_once = 1 if reference_THWC.device.type == "cpu" else FRAMES_AT_ONCE
+        pairs = zip(reference_THWC.split(at_once), other_THWC.split(at_once), strict=True)
+        values_T = torch.cat([frames_ssim(a, b, self.window, self.unbiased) for a, b in pairs])
+        self.frames += len(reference_THWC)
+        self.total += float(values_T.sum())
+
+    def finish(self) -> dict[str, float]:
+        return {self.key: self.total / self.frames}
 
 
-def start_uniform(config: MeasureConfig) -> SsimState:
-    return SsimState(window=(1 / 7,) * 7, unbiased=49 / 48, key="ssim")
+class GaussianSsimGauge(SsimGauge):
+    """The Gaussian window, and the variance of the population."""
 
-
-def start_gaussian(config: MeasureConfig) -> SsimState:
-    weights = [math.exp(-(x**2) / (2 * 1.5**2)) for x in range(-5, 6)]
-    return SsimState(window=tuple(w / sum(weights) for w in weights), unbiased=1.0, key="ssim-gaussian")
-
-
-def update(state: SsimState, reference_THWC: Tensor, other_THWC: Tensor) -> SsimState:
-    size = len(state.window)
-    if min(reference_THWC.shape[1:3]) < size:
-        h, w = reference_THWC.shape[1:3]
-        raise ShapeError(f"SSIM here has a window of {size}x{size}; the frames are only {w}x{h}")
-    at_once = 1 if reference_THWC.device.type == "cpu" else FRAMES_AT_ONCE
-    pairs = zip(reference_THWC.split(at_once), other_THWC.split(at_once), strict=True)
-    values_T = torch.cat([frames_ssim(a, b, state.window, state.unbiased) for a, b in pairs])
-    return replace(state, frames=state.frames + len(reference_THWC), total=state.total + float(values_T.sum()))
-
-
-def finish(state: SsimState) -> dict[str, float]:
-    return {state.key: state.total / state.frames}
+    key, unbiased = "ssim-gaussian", 1.0
+    window = tuple(w / sum(GAUSSIAN) for w in GAUSSIAN)
 
 
 def frames_ssim(a_THWC: Tensor, b_THWC: Tensor, window: tuple[float, ...], unbiased: float = 1.0) -> Tensor:
@@ -70,7 +69,3 @@ def _smooth(x_NTCHW: Tensor, window: tuple[float, ...], axis: int) -> Tensor:
     for i, weight in enumerate(window[1:], 1):
         out.add_(x_NTCHW.narrow(axis, i, size), alpha=weight)
     return out
-
-
-SSIM = Gauge(start=start_uniform, update=update, finish=finish)
-SSIM_GAUSSIAN = Gauge(start=start_gaussian, update=update, finish=finish)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from inlay.measure.base import Metric
-from inlay.measure.flicker import FLICKER
-from inlay.measure.fvd import FEATURES, summarise_fvd, summarise_kvd
-from inlay.measure.lpips import LPIPS
-from inlay.measure.pixel import ERROR
-from inlay.measure.ssim import SSIM, SSIM_GAUSSIAN
-from inlay.measure.vmaf import VMAF
+from inlay.measure.base import Gauge, Metric
+from inlay.measure.flicker import FlickerGauge
+from inlay.measure.fvd import FeatureGauge, summarise_fvd, summarise_kvd
+from inlay.measure.lpips import LpipsGauge
+from inlay.measure.pixel import ErrorGauge
+from inlay.measure.ssim import GaussianSsimGauge, SsimGauge
+from inlay.measure.vmaf import VmafGauge
 
 _MEAN = "; mean over videos with a 95 % bootstrap interval"
 _WINDOW = "data range 255, where the window fits, mean over channels and frames"
@@ -37,19 +37,19 @@ _CONVENTIONS = {
     "error-level": "mean |other - reference| over all pixels, channels and frames, 0..255",
     "vmaf": "libvmaf in ffmpeg, its default model, frames as yuv420p at native size, mean over frames",
 }
-_GAUGES = {  # gauge, unit, direction
-    "psnr": (ERROR, "dB", "higher"),
-    "psnr-video": (ERROR, "dB", "higher"),
-    "ssim": (SSIM, "", "higher"),
-    "ssim-gaussian": (SSIM_GAUSSIAN, "", "higher"),
-    "lpips": (LPIPS, "", "lower"),
-    "fvd": (FEATURES, "", "lower"),
-    "kvd": (FEATURES, "", "lower"),
-    "flicker": (FLICKER, "/255", "lower"),
-    "flicker-static": (FLICKER, "/255", "lower"),
-    "flicker-moving": (FLICKER, "/255", "lower"),
-    "error-level": (ERROR, "/255", "lower"),
-    "vmaf": (VMAF, "", "higher"),
+_GAUGES: dict[str, tuple[type[Gauge], str, str]] = {  # gauge, unit, direction
+    "psnr": (ErrorGauge, "dB", "higher"),
+    "psnr-video": (ErrorGauge, "dB", "higher"),
+    "ssim": (SsimGauge, "", "higher"),
+    "ssim-gaussian": (GaussianSsimGauge, "", "higher"),
+    "lpips": (LpipsGauge, "", "lower"),
+    "fvd": (FeatureGauge, "", "lower"),
+    "kvd": (FeatureGauge, "", "lower"),
+    "flicker": (FlickerGauge, "/255", "lower"),
+    "flicker-static": (FlickerGauge, "/255", "lower"),
+    "flicker-moving": (FlickerGauge, "/255", "lower"),
+    "error-level": (ErrorGauge, "/255", "lower"),
+    "vmaf": (VmafGauge, "", "higher"),
 }
 _OF_SETS = {"fvd": summarise_fvd, "kvd": summarise_kvd}  # what compares sets of videos, by their features
 
