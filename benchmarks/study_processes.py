@@ -30,8 +30,7 @@ from inlay.research.studies.datasets import ClipSpec, DataSet, open_data
 from inlay.research.studies.evaluate import Bench, Tell
 from inlay.research.studies.flicker import measure_flicker
 from inlay.research.studies.quality import matched_settings, measure_main, measure_matched
-from inlay.research.studies.readings import choose_metrics
-from inlay.research.studies.records import Store
+from inlay.research.studies.records import Store, choose_metrics
 from inlay.research.studies.streaming import long_videos, measure_streaming
 from inlay.research.studies.workspace import Workspace
 from inlay.tokenizer import Tokenizer, pick_device

@@ -15,10 +15,9 @@ import torch
 from inlay.errors import UsageError
 from inlay.measure import MeasureConfig, compare, frechet_distance, kernel_distance, kernel_interval, measure
 from inlay.measure.base import is_remembered, recall, remember
-from inlay.measure.fvd import crop_224
-from inlay.measure.i3d import I3d, load_i3d
+from inlay.measure.fvd import I3d, crop_224, load_i3d
 from inlay.measure.lpips import Lpips, load_lpips, to_unit
-from inlay.research.studies.readings import read_pair
+from inlay.research.studies.records import read_pair
 from inlay.video.frames import Video
 from tests.conftest import moving_square
 

@@ -28,6 +28,7 @@ from inlay.backbones.cosmos_layers import (
     Down,
     FactorisedConv,
     FrameNorm,
+    Haar,
     Memory,
     ResBlock,
     SpaceAttention,
@@ -36,7 +37,6 @@ from inlay.backbones.cosmos_layers import (
     TimeAttention,
     Up,
 )
-from inlay.backbones.haar import Haar
 from inlay.errors import ConfigError
 from inlay.kernels.tiles import fade_to_neighbours, tiled
 

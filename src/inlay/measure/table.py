@@ -7,8 +7,7 @@ from inlay.measure.base import Gauge, Metric
 from inlay.measure.flicker import FlickerGauge
 from inlay.measure.fvd import FeatureGauge, summarise_fvd, summarise_kvd
 from inlay.measure.lpips import LpipsGauge
-from inlay.measure.pixel import ErrorGauge
-from inlay.measure.ssim import GaussianSsimGauge, SsimGauge
+from inlay.measure.pixel import ErrorGauge, GaussianSsimGauge, SsimGauge
 from inlay.measure.vmaf import VmafGauge
 
 _MEAN = "; mean over videos with a 95 % bootstrap interval"

@@ -82,8 +82,7 @@ def study(
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import ClipSpec, open_data
     from inlay.research.studies.evaluate import Bench
-    from inlay.research.studies.readings import choose_metrics
-    from inlay.research.studies.records import without_unreadable
+    from inlay.research.studies.records import choose_metrics, without_unreadable
     from inlay.research.studies.workspace import Workspace
     from inlay.tokenizer import pick_device
 

@@ -10,8 +10,7 @@ from inlay.masking import CRITERIA, REFERENCES
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.quality import compare, mean_of, perceptual
-from inlay.research.studies.readings import is_set, score_set
-from inlay.research.studies.records import Record, mean_rate
+from inlay.research.studies.records import Record, is_set, mean_rate, score_set
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import DIGITS, NEARLY_THE_SAME, Finding, Section, heading, missing_notes, number
 from inlay.research.studies.workspace import Workspace

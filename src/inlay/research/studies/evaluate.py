@@ -22,8 +22,7 @@ from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
 from inlay.measure.base import remember, short_products
 from inlay.research.studies.datasets import Clip, DataSet
-from inlay.research.studies.readings import Reading, read_pair, why_unavailable
-from inlay.research.studies.records import Record, Store, make_key
+from inlay.research.studies.records import Reading, Record, Store, make_key, read_pair, why_unavailable
 from inlay.research.studies.rules import FILL_OF, RULES, Setting
 from inlay.tokenizer import Tokenizer
 from inlay.types import Recipe

@@ -14,8 +14,7 @@ from inlay.errors import InlayError, UsageError, VideoError
 from inlay.measure import MeasureConfig
 from inlay.research.studies.datasets import Clip, ClipSpec, DataSet, count_frames, read_any
 from inlay.research.studies.evaluate import Tell, conventions_of
-from inlay.research.studies.readings import read_pair
-from inlay.research.studies.records import Record, Store, make_key
+from inlay.research.studies.records import Record, Store, make_key, read_pair
 from inlay.video.frames import Video
 from inlay.video.listing import videos_below
 

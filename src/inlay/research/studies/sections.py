@@ -13,8 +13,7 @@ from inlay.draw.plots import Panel, Series
 from inlay.errors import UsageError
 from inlay.measure import METRICS, MeasureConfig, bootstrap_interval
 from inlay.research.studies.datasets import DataSet
-from inlay.research.studies.readings import TOO_FEW, is_set, score_set
-from inlay.research.studies.records import Record
+from inlay.research.studies.records import TOO_FEW, Record, is_set, score_set
 
 DIGITS = {"psnr": 2, "psnr-video": 2, "ssim": 3, "ssim-gaussian": 3, "lpips": 3, "fvd": 1, "kvd": 3, "vmaf": 1}
 NEARLY_THE_SAME = ("psnr-video", "error-level")  # as PSNR; the report has them

@@ -15,8 +15,15 @@ from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames
 from inlay.research.studies.evaluate import with_counts
 from inlay.research.studies.quality import compare
-from inlay.research.studies.readings import Reading, read_pair, why_unavailable
-from inlay.research.studies.records import Record, make_key, mean_rate, without_unreadable
+from inlay.research.studies.records import (
+    Reading,
+    Record,
+    make_key,
+    mean_rate,
+    read_pair,
+    why_unavailable,
+    without_unreadable,
+)
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import Finding, Section, missing_notes
 from inlay.research.studies.workspace import Workspace
