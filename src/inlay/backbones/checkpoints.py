@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint as others publish it in, float32 tensors by name out: safetensors, PyTorch pickles, TorchScript.
+"""Read checkpoints as others publish them: safetensors, PyTorch pickles, TorchScript; say which tensor is broken.
 
 Pickles and TorchScript are programs. They are read only where the caller says they are trusted, and pickles even then
 with PyTorch's reader that builds nothing but tensors and a few plain classes.

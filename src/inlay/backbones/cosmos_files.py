@@ -43,7 +43,7 @@ def cosmos_files(place: Path) -> list[Path]:
 
 
 class CosmosScript(nn.Module):
-    """The published programs behind our door. They carry no state and do not tile; `Cosmos` does both."""
+    """The published programs behind our protocol. They carry no state and do not tile; `Cosmos` does both."""
 
     def __init__(self, encoder: Any, decoder: Any, config: CosmosConfig, *, name: str, weight_hash: str) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of Cosmos: frames in, frames out, none of them looking ahead.
+"""The layers of Cosmos, none of them looking ahead.
 
 Between layers a video is [B*T, C, H, W] with channels last in memory. Seen so it is a batch of frames to convolutions
 over space; seen as [B, C, T, H*W], without moving a byte, it is a picture whose rows are frames to convolutions over

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autoencoders of the diffusers package behind one door: a folder it saved in, a backbone out.
+"""The autoencoders of the diffusers package as backbones, from folders it saved.
 
 Latents come out normalised as the model's configuration says: (z - mean) / std by channel (and by slot, where the
 configuration has such a table), or (z - shift) * scale; `decode` undoes it. Image autoencoders go frame by frame.
@@ -129,7 +129,7 @@ def _load(cls: Any, folder: Path, *, trust: bool) -> Any:
 
 
 class Diffusers(nn.Module):
-    """One of its autoencoders, with our manners: B C T H W, [-1, 1], the mean of the posterior."""
+    """One of its autoencoders behind our protocol: B C T H W, [-1, 1], the mean of the posterior."""
 
     mean: Tensor
     std: Tensor

@@ -44,8 +44,8 @@ class FileHeader:
 
     def pack(self) -> bytes:
         """The beginning of a file, as long whether the counts are known or not: they are filled in at the end."""
-        room = 3 * len("1234567890123") + len(self._json(blank=True))
-        text = self._json().ljust(room).encode()
+        size = 3 * len("1234567890123") + len(self._json(blank=True))
+        text = self._json().ljust(size).encode()
         return layout.seal(layout.pack_prefix(len(text)) + text)
 
     def _json(self, *, blank: bool = False) -> str:

@@ -97,8 +97,8 @@ class LpipsGauge:
 
 def _of_reference(net: Lpips, x_THWC: Tensor) -> Iterable[list[Tensor]]:
     """Kept where one reference meets many others, and is not too large to keep."""
-    room = PIXELS_KEPT.get(net.shift.device.type, PIXELS_KEPT_ELSEWHERE)
-    if not is_remembered(x_THWC) or x_THWC[..., 0].numel() > room:
+    most = PIXELS_KEPT.get(net.shift.device.type, PIXELS_KEPT_ELSEWHERE)
+    if not is_remembered(x_THWC) or x_THWC[..., 0].numel() > most:
         return _features(net, x_THWC)
     return recall(x_THWC, net, lambda: list(_features(net, x_THWC)))
 

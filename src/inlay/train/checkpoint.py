@@ -27,7 +27,7 @@ from inlay.train.config import TrainError
 from inlay.weightfile import load_weights
 
 FORMAT = 1
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def explained(what: str, size_bytes: int = 0, comfort: str = "") -> Iterator[Non
         yield
     except (OSError, SafetensorError) as error:
         code = error.errno if isinstance(error, OSError) else None
-        full = code in NO_ROOM or "No space left" in str(error)
+        full = code in DISK_FULL or "No space left" in str(error)
         reason = "the disk is full" if full else (os.strerror(code) if code else str(error))
         size = f" ({size_bytes / 1e6:.1f} MB)" if size_bytes else ""
         cure = "make room, then resume" if full else "name a place that can be written to"

@@ -116,9 +116,9 @@ class FileClips:
         yield draw
         n = len(self.entries)
         for clip in ((draw.clip + k) % n for k in range(1, n)):
-            room = self.entries[clip].frames - draw.span
-            if room >= 0:
-                yield replace(draw, clip=clip, start=min(draw.start, room))
+            spare = self.entries[clip].frames - draw.span
+            if spare >= 0:
+                yield replace(draw, clip=clip, start=min(draw.start, spare))
 
     def _note(self, name: str, error: VideoError) -> None:
         if not any(line.startswith(f"{name}:") for line in self.problems):

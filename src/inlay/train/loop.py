@@ -118,7 +118,7 @@ class Training:
         self.best: dict[str, Any] = {"step": 0, "psnr": None}
         self.validated = -1  # the step validation last looked at
         self.kept = 0  # the step of the last checkpoint
-        self.told = 0  # how many of the clips' problems were told
+        self.reported = 0  # how many of the clips' problems were reported
         self.before, self.started = 0.0, time.monotonic()
         self.bad_step = torch.full((), config.steps + 1, dtype=torch.int64, device=self.device)
 
@@ -251,10 +251,10 @@ class Training:
 
     def tell(self, problems: list[str], progress: RunProgress) -> None:
         """Name the videos that turned out to be unreadable since the last call."""
-        for line in problems[self.told :]:
+        for line in problems[self.reported :]:
             self.run.add_problem(line)
             progress.say(line)
-        self.told = len(problems)
+        self.reported = len(problems)
 
     def validate(self, progress: RunProgress) -> None:
         """Only the first process looks: validation is short, and the others wait at the next gradient."""

@@ -30,7 +30,7 @@ class ClipEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One clip to cut. Places are shares of the free room, so they fit videos of every size."""
+    """One clip to cut. Places are shares of the free space, so they fit videos of every size."""
 
     clip: int  # index into the source's entries
     start: int

@@ -133,7 +133,7 @@ def bilinear(chroma_TCHW: Tensor) -> Tensor:
 
 
 def nearest(chroma_TCHW: Tensor) -> Tensor:
-    """Twice the size, every sample four times: what most programs do unless told otherwise."""
+    """Twice the size, every sample four times: what most programs do by default."""
     return chroma_TCHW.repeat_interleave(2, dim=-2).repeat_interleave(2, dim=-1)
 
 

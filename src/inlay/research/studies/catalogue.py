@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a study in, its section out, written as JSON, Markdown and a part of the report."""
+"""Run studies by name; write their sections as JSON, Markdown and a part of the report."""
 
 from __future__ import annotations
 

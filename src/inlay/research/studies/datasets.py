@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A place with videos in, clips of one size and length out, with every choice that was made on the way."""
+"""Clips of one size and length from a place with videos, with every choice that was made on the way."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Bench:
         return setting.fill or FILL_OF.get(setting.rule) or self.tokenizer.filler.default
 
     def tau_of(self, setting: Setting) -> float:
-        """The threshold a fill is told: that of the mask, or for rules without one, that of ours."""
+        """The threshold a fill is given: that of the mask, or for rules without one, that of ours."""
         own = setting.rule in ("ours", "hold", "linear") and setting.criterion == "latent-l1"
         return setting.tau if own and setting.tau is not None else self.tau
 

@@ -8,7 +8,6 @@ from inlay.fill import LIT_FILES
 from inlay.measure import paired_comparison
 from inlay.research.studies import paper
 from inlay.research.studies.ablation import NAMES, masked
-from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.quality import compare, mean_of, paired
 from inlay.research.studies.records import Record, mean_rate
 from inlay.research.studies.rules import Setting
@@ -40,15 +39,12 @@ def flicker_arms(work: Workspace) -> dict[str, Setting]:
     return arms | {NAMES.get(f, f): masked(work, fill=f, tau=tau) for f in others}
 
 
-def measure_flicker(work: Workspace, data: DataSet) -> dict[Setting, list[Record]]:
-    return work.collect("flicker", data, list(dict.fromkeys(flicker_arms(work).values())), METRICS)
-
-
 def flicker(work: Workspace) -> Section:
     """Backbone against masking, last-kept against previous, and fill against fill."""
     data = work.davis_val()
-    found = measure_flicker(work, data)
-    by_arm = {name: found[s] for name, s in flicker_arms(work).items()}
+    arms = flicker_arms(work)
+    found = work.collect("flicker", data, arms.values(), METRICS)
+    by_arm = {name: found[s] for name, s in arms.items()}
     given = [name for name in work.bench.tokenizer.filler.lits if name not in LIT_FILES]
     tables = (_regions(by_arm, len(data)), _arms(by_arm), _paired(work, by_arm, given))
     rate = 100 * mean_rate(by_arm["ours"])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -147,10 +147,12 @@ class Workspace:
         return self._matchers.setdefault(data.digest, Matcher(self.bench, self.store, data, self.tell))
 
     def collect(
-        self, study: str, data: DataSet, settings: Sequence[Setting], metrics: Sequence[str] | None = None
+        self, study: str, data: DataSet, settings: Iterable[Setting], metrics: Sequence[str] | None = None
     ) -> dict[Setting, list[Record]]:
+        """The records of every clip under every setting, each setting once."""
         chosen = self.metrics if metrics is None else tuple(metrics)
-        found = collect(self.bench, self.store, data, settings, chosen, study=study, tell=self.tell)
+        once = list(dict.fromkeys(settings))
+        found = collect(self.bench, self.store, data, once, chosen, study=study, tell=self.tell)
         self.saw([record for records in found.values() for record in records])
         return found
 
