@@ -25,10 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
 from inlay.errors import ConfigError, UsageError
 from inlay.kernels.winograd import Conv3x3
-from inlay.weightfile import fill_module, hash_weights, load_weights
+from inlay.weightfile import fill_module, load_weights
 
 TIME, SPACE, FOLD = 4, 4, 2  # frames a slot, pixels a block side at the first stage, and once more
 PATCH = 3 * TIME * SPACE * SPACE
@@ -86,21 +86,11 @@ class Mini(nn.Module):
 
     @property
     def spec(self) -> BackboneSpec:
-        if not self.weight_hash:
-            self.weight_hash = hash_weights(self.state_dict())
-        return BackboneSpec(
-            name=self.name,
-            channels=self.config.channels,
-            time_stride=TIME,
-            space_stride=SPACE * FOLD,
-            causal=True,
-            stateful=True,
-            latent_mean=self.latent_mean,
-            latent_std=self.latent_std,
-            weight_hash=self.weight_hash,
-            parameters=sum(p.numel() for p in self.parameters()),
-            licence="research use (trained on clips under research terms); code Apache-2.0",
-        )
+        licence = "research use (trained on clips under research terms); code Apache-2.0"
+        return spec_of(
+            self, channels=self.config.channels, strides=(TIME, SPACE * FOLD), causal=True, stateful=True,
+            latent_mean=tuple(self.latent_mean), latent_std=tuple(self.latent_std), licence=licence,
+        )  # fmt: skip
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         return self.encode_next(x_BCTHW, None)[0]

@@ -50,10 +50,6 @@ def _omni(place: Path, *, file: str, name: str, trust: bool) -> Backbone:
     return load_omni(place / file if place.is_dir() else place, name=name, trust=trust)
 
 
-def _diffusers(licence: str) -> Loader:
-    return partial(diffusers.load_diffusers, licence=licence)
-
-
 CONFIG_AND_WEIGHTS = ("config.json", "diffusion_pytorch_model.safetensors")
 COSMOS_MD5 = {
     "autoencoder.jit": "0690ff725700128424d082b44a1eda08",
@@ -91,8 +87,9 @@ def _diffusers_entry(
     folder: str = "vae",
 ) -> Entry:
     return Entry(
-        load=_diffusers(licence), about=f"{about} (diffusers)", licence=licence, strides=strides, channels=channels,
-        million=million, source=Source(repo=repo, files=CONFIG_AND_WEIGHTS, subfolder=folder), aliases=(repo,),
+        load=partial(diffusers.load_diffusers, licence=licence), about=f"{about} (diffusers)", licence=licence,
+        strides=strides, channels=channels, million=million,
+        source=Source(repo=repo, files=CONFIG_AND_WEIGHTS, subfolder=folder), aliases=(repo,),
     )  # fmt: skip
 
 

@@ -198,33 +198,16 @@ def summary(path: Source, *, keep_going: bool = False) -> FileSummary:
         cells = sum(h.slots for h in heads) * header.rows * header.columns
         tokens = sum(h.tokens for h in heads)
         mask_bytes, value_bytes = sum(h.mask_bytes for h in heads), sum(h.value_bytes for h in heads)
+        size, rate, pixels = reader.size_bytes, info.fps, info.frames * info.width * info.height
         return FileSummary(
-            frames=info.frames,
-            width=info.width,
-            height=info.height,
-            fps=float(info.fps),
-            frame_rate=f"{info.fps.numerator}/{info.fps.denominator}",
-            seconds=_seconds(reader),
-            backbone=recipe.backbone,
-            weight_hash=recipe.weight_hash,
-            tau=recipe.tau,
-            criterion=recipe.criterion,
-            reference=recipe.reference,
-            streaming=recipe.streaming,
-            precision=recipe.precision,
-            fill=recipe.fill,
-            cells=cells,
-            tokens=tokens,
-            keep_rate=tokens / cells,
-            bytes=reader.size_bytes,
-            bits_per_pixel=8 * reader.size_bytes / (info.frames * info.width * info.height),
-            header_bytes=reader.size_bytes - mask_bytes - value_bytes,
-            mask_bytes=mask_bytes,
-            value_bytes=value_bytes,
-            chunks=len(heads),
-            version=header.version,
-            library_version=header.library_version,
-        )
+            frames=info.frames, width=info.width, height=info.height, fps=float(rate),
+            frame_rate=f"{rate.numerator}/{rate.denominator}", seconds=_seconds(reader),
+            backbone=recipe.backbone, weight_hash=recipe.weight_hash, tau=recipe.tau, criterion=recipe.criterion,
+            reference=recipe.reference, streaming=recipe.streaming, precision=recipe.precision, fill=recipe.fill,
+            cells=cells, tokens=tokens, keep_rate=tokens / cells, bytes=size, bits_per_pixel=8 * size / pixels,
+            header_bytes=size - mask_bytes - value_bytes, mask_bytes=mask_bytes, value_bytes=value_bytes,
+            chunks=len(heads), version=header.version, library_version=header.library_version,
+        )  # fmt: skip
 
 
 def _seconds(reader: TokenReader) -> float:

@@ -128,22 +128,15 @@ def finish(state: Calibration, *, data: str = "") -> Profile:
     tau, place = fixed_point(state.taus_K, mean_K)
     nearest = min(round(place), LADDER - 1)
     return Profile(
-        backbone=state.spec.name,
-        weight_hash=state.spec.weight_hash,
+        backbone=state.spec.name, weight_hash=state.spec.weight_hash, data=data, clips=state.clips,
         tau=float(f"{tau:.3g}"),  # three digits: a threshold is set by people and printed in tables
-        score_mean=_at(mean_K, place),
-        score_std=_at(std_K, place),
-        taus=tuple(state.taus_K.tolist()),
-        keep_rates=tuple((state.kept_K / state.cells).tolist()),
-        data=data,
-        clips=state.clips,
-        latent_mean=state.later.mean,
-        latent_std=state.later.std,
-        first_mean=state.first.mean,
-        first_std=state.first.std,
+        score_mean=_at(mean_K, place), score_std=_at(std_K, place),
+        taus=tuple(state.taus_K.tolist()), keep_rates=tuple((state.kept_K / state.cells).tolist()),
+        latent_mean=state.later.mean, latent_std=state.later.std,
+        first_mean=state.first.mean, first_std=state.first.std,
         score_edges=tuple(state.edges.tolist()),
         score_counts=tuple(int(n) for n in state.counts_KN[nearest].tolist()),
-    )
+    )  # fmt: skip
 
 
 def fixed_point(taus_K: Tensor, mean_K: Tensor) -> tuple[float, float]:
