@@ -38,6 +38,7 @@ PLAIN: list[Any] = [
     pathlib.PosixPath,
     pathlib.PurePosixPath,
 ]
+RECORD = re.compile(rb"PK\x03\x04.{22}(..)(..)[^/]+/(data\.pkl|data/(\d+))", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +166,6 @@ def fill_network(network: nn.Module, tensors: Mapping[str, Tensor], *, source: s
     mine = {n: t.float() for n, t in tensors.items() if n in want or not any(word in n for word in words)}
     fill_module(network, Weights(tensors=mine, meta={}, hash=""), source=source)
     return hash_weights(mine)
-
-
-RECORD = re.compile(rb"PK\x03\x04.{22}(..)(..)[^/]+/(data\.pkl|data/(\d+))", re.DOTALL)
 
 
 def check_sums(path: Path) -> None:

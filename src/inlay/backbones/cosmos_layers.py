@@ -299,9 +299,7 @@ def haar_matrix(patch: int) -> Tensor:
     pair = torch.tensor([[0.5, 0.5], [0.5, -0.5]], dtype=torch.float64)
     level = torch.einsum("ai,bj,ck->abcijk", pair, pair, pair)  # (band along t, y, x), (pixel t, y, x)
     matrix, side = torch.ones(1, 1, 1, 1, dtype=torch.float64), 1
-    while (
-        side < patch
-    ):  # the new level sees whole blocks of the levels before as its pixels: its offset is the slow one
+    while side < patch:  # the new level sees whole blocks of the levels before as its pixels: its offset is slow
         matrix = torch.einsum("abcijk,ntyx->abcnitjykx", level, matrix)
         side *= 2
         matrix = matrix.reshape(-1, side, side, side)

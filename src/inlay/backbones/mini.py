@@ -33,6 +33,7 @@ from inlay.weightfile import fill_module, load_weights
 TIME, SPACE, FOLD = 4, 4, 2  # frames a slot, pixels a block side at the first stage, and once more
 PATCH = 3 * TIME * SPACE * SPACE
 State = list[Tensor]
+WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,9 +272,6 @@ def _block_dct() -> tuple[Tensor, Tensor]:
     spread = 4.0 / (1 + 4 * frequency) ** 1.2  # falls with frequency, in time a little faster than in space
     chroma = torch.tensor([1.0, 0.3, 0.15], dtype=torch.float64).view(3, 1, 1, 1)
     return basis.float(), (chroma * spread).reshape(PATCH).float()
-
-
-WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
 def load_mini(weights: Path | None = None) -> Mini:

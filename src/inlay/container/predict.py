@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inlay.container.coder import TABLES, square_width
 
-Index = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 # (y, x) of the neighbours; in its own slot a token sees only what comes earlier in wave x + 2y + 4t
 OWN_SLOT = ((0, -1), (-1, 0), (-1, 1), (-1, -1))
@@ -23,17 +23,25 @@ SLOT_BEFORE = ((0, 0), (0, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (1, 0))
 FEATURES = len(OWN_SLOT) + len(SLOT_BEFORE)
 HOLD = len(OWN_SLOT)  # the feature that is the same cell's last kept token
 
+MODES = 2
+MODE_FEATURES = (len(OWN_SLOT), FEATURES)  # a cell without a past has no use for the slot before
+WEIGHT_ONE = 64  # a weight of 1.0
+BOUND = 1 << 23  # guesses are clipped to this, so that no file can make the arithmetic overflow
+ENERGY_WEIGHTS = (2, 2, 1, 1, 2)  # left, above, above right, above left; the same cell's last token
+LEVELS = (4, 6, 8, 10, 12, 14, 16, 19, 22, 26, 32)  # energies (16 is one width) that part the contexts
+CONTEXTS = len(LEVELS) + 2  # context 0: nothing around to judge by
+# 65536 times the 1/16ths of each table's width in one step
+_GAINS = np.array([isqrt((20480 << 32) // square_width(table)) for table in range(TABLES)], dtype=np.int64)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
     """Which token is where, for the N tokens of a chunk in (t, y, x) order."""
 
-    last: (
-        Index  # [N, FEATURES]: the last token kept there, up to this slot for OWN_SLOT, to the one before for the rest
-    )
-    fresh: Index  # [N, 4]: the token kept there in this very slot
-    order: Index  # [N]: tokens wave by wave; within a wave in (t, y, x) order
-    ends: Index  # [waves]: where each wave ends in `order`
+    last: Ints  # [N, FEATURES]: the last token kept there; of OWN_SLOT up to this slot, of the rest to the one before
+    fresh: Ints  # [N, 4]: the token kept there in this very slot
+    order: Ints  # [N]: tokens wave by wave; within a wave in (t, y, x) order
+    ends: Ints  # [waves]: where each wave ends in `order`
 
     @property
     def seen(self) -> NDArray[np.bool_]:
@@ -62,23 +70,8 @@ def neighbours(mask_THW: NDArray[np.bool_]) -> Neighbours:
     )
 
 
-def _gather(field: NDArray[np.int32], t: Index, y: Index, x: Index, places: list[tuple[int, int, int]]) -> Index:
+def _gather(field: NDArray[np.int32], t: Ints, y: Ints, x: Ints, places: list[tuple[int, int, int]]) -> Ints:
     return np.stack([field[t + dt, y + 1 + dy, x + 1 + dx] for dt, dy, dx in places], axis=1).astype(np.int64)
-
-
-Ints = NDArray[np.int64]
-
-MODES = 2
-MODE_FEATURES = (len(OWN_SLOT), FEATURES)  # a cell without a past has no use for the slot before
-WEIGHT_ONE = 64  # a weight of 1.0
-BOUND = 1 << 23  # guesses are clipped to this, so that no file can make the arithmetic overflow
-ENERGY_WEIGHTS = (2, 2, 1, 1, 2)  # left, above, above right, above left; the same cell's last token
-LEVELS = (4, 6, 8, 10, 12, 14, 16, 19, 22, 26, 32)  # energies (16 is one width) that part the contexts
-CONTEXTS = len(LEVELS) + 2  # context 0: nothing around to judge by
-
-
-# 65536 times the 1/16ths of each table's width in one step
-_GAINS = np.array([isqrt((20480 << 32) // square_width(table)) for table in range(TABLES)], dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -34,6 +34,9 @@ from inlay.types import describe
 LARGEST = (1 << 22) - 1  # whole numbers up to here, exact in float32
 STEPS_PER_DEVIATION = 16  # noise of step**2 / 12: 35 dB below the latent, under 0.1 dB of a 36 dB reconstruction
 _FINEST, _COARSEST = -200, 200  # half octaves; steps stay normal numbers in bfloat16
+_HEAD = struct.Struct("<II")  # weight sets (1, or one a channel); escapes
+_LARGEST_ESCAPE = 1 << 24
+_REACH = np.array([reach(table) for table in range(TABLES)], dtype=np.int64)
 
 
 def choose_steps(values: Tensor) -> Tensor:
@@ -78,12 +81,6 @@ def quantise(values: Tensor, steps: Tensor) -> Tensor:
 def dequantise(ints: Tensor, steps: Tensor) -> Tensor:
     """[N, C] float32."""
     return ints.to(torch.float32) * steps.to(torch.float32)
-
-
-_HEAD = struct.Struct("<II")  # weight sets (1, or one a channel); escapes
-_LARGEST_ESCAPE = 1 << 24
-
-_REACH = np.array([reach(table) for table in range(TABLES)], dtype=np.int64)
 
 
 def steps_for(values: Tensor, steps: Tensor | None) -> Tensor:

@@ -31,6 +31,7 @@ from inlay.errors import CutShortError, TokenFileError, UsageError
 SEARCH_BLOCK = 1 << 12
 
 Source = str | PathLike[str] | bytes | bytearray | memoryview | BinaryIO
+SEARCH_BUDGET = 4  # times the file's size, and a bit: bytes that a search for chunks may read in vain
 
 
 class ByteSource:
@@ -85,9 +86,6 @@ def _open(path: Path) -> BinaryIO:
         raise TokenFileError(f"{path} does not exist; check the name") from error
     except OSError as error:
         raise TokenFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-SEARCH_BUDGET = 4  # times the file's size, and a bit: bytes that a search for chunks may read in vain
 
 
 @dataclass(kw_only=True)

@@ -20,6 +20,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from inlay.errors import ConfigError
 from inlay.measure.statistics import bootstrap_interval
 
+T = TypeVar("T")
+_known: Any = WeakTensorKeyDictionary()  # tensor -> {name: what was computed}; an entry goes when its tensor does
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureConfig:
@@ -124,10 +127,6 @@ class Metric:
             value=value, low=low, high=high, videos=used, unit=self.unit, better=self.better,
             convention=self.convention.format(**asdict(config)),
         )  # fmt: skip
-
-
-T = TypeVar("T")
-_known: Any = WeakTensorKeyDictionary()  # tensor -> {name: what was computed}; an entry goes when its tensor does
 
 
 def remember(x: Tensor) -> Tensor:

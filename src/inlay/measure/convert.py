@@ -13,6 +13,16 @@ import numpy as np
 from inlay.errors import MissingError
 
 FORMATS = {"f2", "f4", "f8"}
+BRANCHES = {
+    "Branch_0/Conv3d_0a_1x1": "b0",
+    "Branch_1/Conv3d_0a_1x1": "b1a",
+    "Branch_1/Conv3d_0b_3x3": "b1b",
+    "Branch_2/Conv3d_0a_1x1": "b2a",
+    "Branch_2/Conv3d_0b_3x3": "b2b",
+    "Branch_3/Conv3d_0b_1x1": "b3",
+}
+STEM = ("Conv3d_1a_7x7", "Conv3d_2b_1x1", "Conv3d_2c_3x3")
+LOGITS = "Logits/Conv3d_0c_1x1"
 
 
 class Dtype:
@@ -88,18 +98,6 @@ def _arrays(tree: object) -> Any:
     if isinstance(tree, dict) and all(isinstance(k, str) for k in tree):
         return {k: _arrays(v) for k, v in tree.items()}
     raise pickle.UnpicklingError(f"a {type(tree).__name__} among its arrays")
-
-
-BRANCHES = {
-    "Branch_0/Conv3d_0a_1x1": "b0",
-    "Branch_1/Conv3d_0a_1x1": "b1a",
-    "Branch_1/Conv3d_0b_3x3": "b1b",
-    "Branch_2/Conv3d_0a_1x1": "b2a",
-    "Branch_2/Conv3d_0b_3x3": "b2b",
-    "Branch_3/Conv3d_0b_1x1": "b3",
-}
-STEM = ("Conv3d_1a_7x7", "Conv3d_2b_1x1", "Conv3d_2c_3x3")
-LOGITS = "Logits/Conv3d_0c_1x1"
 
 
 def lpips_tensors(tree: Mapping[str, Any]) -> dict[str, np.ndarray]:

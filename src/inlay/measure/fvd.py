@@ -19,6 +19,8 @@ from inlay.measure.weights import find_weights, load_weights
 Triple = tuple[int, int, int]
 ONE: Triple = (1, 1, 1)
 MIN_FRAMES = 9  # fewer leave the last average pool, two steps long, with one step
+SIDE = 224
+SUBSETS = 1000
 
 
 def same_pad(x: Tensor, kernel: Triple, stride: Triple, value: float = 0.0) -> Tensor:
@@ -115,10 +117,6 @@ def load_i3d(path: Path, device: str = "cpu") -> I3d:
     net = I3d()
     load_weights(net, path)
     return net.eval().requires_grad_(False).to(device)
-
-
-SIDE = 224
-SUBSETS = 1000
 
 
 class FeatureGauge:

@@ -13,6 +13,9 @@ from inlay.errors import ShapeError
 from inlay.measure.base import MeasureConfig
 
 EPS = 2.0**-23  # float32 machine epsilon, 1.19e-7, as TokenBench adds it
+C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+GAUSSIAN = [math.exp(-(x**2) / (2 * 1.5**2)) for x in range(-5, 6)]
+FRAMES_AT_ONCE = 33  # where launches cost more than memory; a CPU is fastest frame by frame
 
 
 class ErrorGauge:
@@ -34,11 +37,6 @@ class ErrorGauge:
             "psnr-video": 20 * math.log10(255 / (rmse + EPS)),
             "error-level": self.mae_sum / self.frames,
         }
-
-
-C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-GAUSSIAN = [math.exp(-(x**2) / (2 * 1.5**2)) for x in range(-5, 6)]
-FRAMES_AT_ONCE = 33  # where launches cost more than memory; a CPU is fastest frame by frame
 
 
 class SsimGauge:

@@ -261,9 +261,7 @@ class Training:
         self.validated = self.step
         self.check()
         self.judged.eval()
-        with torch.compiler.set_stance(
-            "force_eager"
-        ):  # other shapes: compiling them would take longer than running them
+        with torch.compiler.set_stance("force_eager"):  # compiling other shapes would take longer than running them
             found = self.task.validate(self.judged) if self.processes.first else None
         self.module.train()
         if found is None:

@@ -18,15 +18,9 @@ from torch import Tensor
 from inlay.errors import MissingError, ShapeError, VideoError, pick
 from inlay.types import describe
 
-MATRICES = {
-    "bt601": (0.299, 0.114),
-    "bt709": (0.2126, 0.0722),
-    "bt2020": (0.2627, 0.0593),
-}  # weights of red and blue in luma
+MATRICES = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722), "bt2020": (0.2627, 0.0593)}  # red and blue in luma
 CODES = {1: "bt709", 9: "bt2020", 10: "bt2020"}  # the numbers streams use (ISO 23091-2); all others mean BT.601 here
-IVF_CLOCK = (
-    1_000_000_000  # ticks a second; ivf counts in whole ticks, and frame rates such as 30000/1001 need fine ones
-)
+IVF_CLOCK = 1_000_000_000  # ticks a second; ivf counts whole ticks, and rates such as 30000/1001 need fine ones
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -35,6 +35,8 @@ from inlay.video.frames import Video
 PICTURED = 4  # clips
 FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 3.0)  # thresholds, in multiples of ours
 CHUNKS = 4  # of a long video whose use of cells is drawn
+SIDES = (176, 176)  # pixels of the short side of a panel
+FILMED = 2  # clips
 
 
 def masks(work: Workspace) -> Section:
@@ -211,10 +213,6 @@ def _histogram(label: str, edges: Sequence[float], counts: Sequence[float], mark
     middles = tuple((a + b) / 2 for a, b in pairwise(edges))
     shares = tuple(100 * c / total for c in counts)
     return Series(label=label, x=middles, y=shares, mark=mark, mark_label=mark_label)
-
-
-SIDES = (176, 176)  # pixels of the short side of a panel
-FILMED = 2  # clips
 
 
 def example_clips(data: DataSet, count: int = FILMED) -> list[Clip]:

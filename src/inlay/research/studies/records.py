@@ -27,6 +27,8 @@ from inlay.video.frames import Video
 QUICK = ("psnr", "psnr-video", "ssim", "error-level")  # seconds a clip on a CPU
 PAPER = (*QUICK, "lpips", "fvd", "kvd")
 TOO_FEW = "it compares sets of at least 2 clips, and 1 has a reading"
+FORMAT = 1
+READ_FILE = "read.json"  # in the store: the clips that were read to their end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +125,6 @@ def unpack(text: str) -> Tensor:
     """[2, 400] float64."""
     array = np.frombuffer(base64.b64decode(text), "<f4").astype(np.float64)
     return torch.from_numpy(array.reshape(2, -1))
-
-
-FORMAT = 1
-READ_FILE = "read.json"  # in the store: the clips that were read to their end
 
 
 @dataclass(frozen=True, kw_only=True)
