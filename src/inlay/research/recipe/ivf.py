@@ -169,7 +169,10 @@ def remux_to_ivf(source: str | Path, target: str | Path) -> Path:
             raise VideoError(f"{source}: its codec is {stream.codec_context.name}, and only AV1 fits into .ivf here")
         packets = [p for p in container.demux(stream) if p.size]
         base = Fraction(stream.time_base or Fraction(1, 1000))
-        header = _sequence_header(stream.codec_context.extradata)
+        extra = bytes(stream.codec_context.extradata or b"")
+        header = (
+            extra[4:] if extra[:1] == b"\x81" else b""
+        )  # the OBUs of the mp4's `av1C` box
         body = b"".join(
             struct.pack("<IQ", len(data), round((p.pts or 0) * base * IVF_CLOCK)) + data
             for i, p in enumerate(packets)
@@ -180,11 +183,6 @@ def remux_to_ivf(source: str | Path, target: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"DKIF" + struct.pack("<HH4s", 0, 32, b"AV01") + size + count + body)
     return path
-
-
-def _sequence_header(extradata: bytes | None) -> bytes:
-    """The OBUs in the mp4's `av1C` box, past its four bytes of settings."""
-    return bytes(extradata)[4:] if extradata and extradata[0] == 0x81 else b""
 
 
 def _temporal_unit(data: bytes, header: bytes) -> bytes:

@@ -196,13 +196,15 @@ def count_frames(path: Path) -> int:
 def read_any(path: Path, spec: ClipSpec, *, start: int = 0, frames: int | None = None) -> Video:
     """The frames of one clip, as many as there are; `frames` asks for another number than the spec's."""
     frames = frames or spec.frames
+    taken = slice(start, start + (frames - 1) * spec.interval + 1, spec.interval)
     if path.suffix == ".npy":
-        return _read_array(path, spec, start, frames)
+        _check_size(path, spec)
+        return Video(frames=torch.from_numpy(_array(path)[taken].copy()))
     from inlay.video import read_video
 
     if not path.is_dir():
         return read_video(path, size=spec.geometry, start=start, frames=frames, interval=spec.interval)
-    files = pictures(path)[start : start + (frames - 1) * spec.interval + 1 : spec.interval]
+    files = pictures(path)[taken]
     if not files:
         raise VideoError(f"{path}: no picture at frame {start}")
     parts = [read_video(file, size=spec.geometry, frames=1).frames for file in files]
@@ -225,12 +227,6 @@ def _array(path: Path) -> Any:
     if x_THWC.ndim != 4 or x_THWC.dtype != np.uint8 or x_THWC.shape[-1] != 3:
         raise VideoError(f"{path}: frames are uint8 [T, H, W, 3]; got {x_THWC.dtype}{list(x_THWC.shape)}")
     return x_THWC
-
-
-def _read_array(path: Path, spec: ClipSpec, start: int, frames: int) -> Video:
-    _check_size(path, spec)
-    x_THWC = _array(path)[start : start + (frames - 1) * spec.interval + 1 : spec.interval]
-    return Video(frames=torch.from_numpy(x_THWC.copy()))
 
 
 def _check_size(path: Path, spec: ClipSpec) -> None:
