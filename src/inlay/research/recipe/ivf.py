@@ -170,9 +170,7 @@ def remux_to_ivf(source: str | Path, target: str | Path) -> Path:
         packets = [p for p in container.demux(stream) if p.size]
         base = Fraction(stream.time_base or Fraction(1, 1000))
         extra = bytes(stream.codec_context.extradata or b"")
-        header = (
-            extra[4:] if extra[:1] == b"\x81" else b""
-        )  # the OBUs of the mp4's `av1C` box
+        header = extra[4:] if extra[:1] == b"\x81" else b""  # the OBUs of the mp4's `av1C` box
         body = b"".join(
             struct.pack("<IQ", len(data), round((p.pts or 0) * base * IVF_CLOCK)) + data
             for i, p in enumerate(packets)
