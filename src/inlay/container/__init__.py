@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 from inlay.container.chunk import as_stored
-from inlay.container.header import FileHeader
-from inlay.container.q8 import choose_steps, dequantise, quantise, round_steps
-from inlay.container.reader import FileSummary, TokenReader, summary, verify
+from inlay.container.q8 import choose_steps, dequantise, quantise
+from inlay.container.reader import TokenReader, summary, verify
 from inlay.container.reader import open_tokens as open
 from inlay.container.scan import Unfinished, part_of, unfinished
 from inlay.container.writer import TokenWriter, save, to_bytes
 
 __all__ = [
-    "FileHeader",
-    "FileSummary",
     "TokenReader",
     "TokenWriter",
     "Unfinished",
@@ -23,7 +20,6 @@ __all__ = [
     "open",
     "part_of",
     "quantise",
-    "round_steps",
     "save",
     "summary",
     "to_bytes",

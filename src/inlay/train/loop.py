@@ -162,7 +162,7 @@ class Training:
                 terms = self.take_step(batch, rate_at(c.optim, step=self.step, progress=done))
                 progress.step(self.step)
                 self.report(terms, progress)
-                self.tell(clips.problems, progress)
+                self.report_problems(clips.problems, progress)
                 late = bool(stop_after) and time.monotonic() - self.started > stop_after
                 if self.agreed(float(bool(asked) or late)) > 0:
                     self.save()
@@ -198,7 +198,7 @@ class Training:
             terms = self.update_by_parts([self.task.inputs(part) for part in batch.parts(c.accumulate)])
         if self.ema is not None:
             average(self.ema, self.module, decay=c.optim.ema, step=self.step)
-        self.watch(terms["loss"] + terms["grad_norm"])
+        self.note_bad_step(terms["loss"] + terms["grad_norm"])
         return {**terms, "rate": torch.tensor(rate)}
 
     def plain_update(self, inputs: Inputs) -> Terms:
@@ -221,7 +221,7 @@ class Training:
             optimizer.zero_grad(set_to_none=True)
         return {**sums, "grad_norm": norm}
 
-    def watch(self, number: Tensor) -> None:
+    def note_bad_step(self, number: Tensor) -> None:
         """Note the first step whose loss or gradient is no number; on the device, so that nothing waits."""
         here = torch.where(number.isfinite(), self.config.steps + 1, self.step)
         self.bad_step = torch.minimum(self.bad_step, here.to(self.bad_step))
@@ -249,7 +249,7 @@ class Training:
         if self.step % c.checkpoint_every == 0:
             self.save()
 
-    def tell(self, problems: list[str], progress: RunProgress) -> None:
+    def report_problems(self, problems: list[str], progress: RunProgress) -> None:
         """Name the videos that turned out to be unreadable since the last call."""
         for line in problems[self.reported :]:
             self.run.add_problem(line)

@@ -152,7 +152,7 @@ class BackboneTask:
 
     def __init__(self, backbone: Mini, config: TrainConfig, *, validation: ValidationSet | None = None) -> None:
         check_clips(config, backbone)
-        check_pixels_teach(config.loss)
+        check_pixel_terms(config.loss)
         self.module, self.config, self.validation = backbone, config, validation
         backbone.requires_grad_(True).train()
         backbone.weight_hash = "in training"  # weights change every step; their digest is taken when they are saved
@@ -277,7 +277,7 @@ def check_clips(config: TrainConfig, backbone: Backbone) -> None:
         raise ConfigError(f"{spec.name} takes sizes that are multiples of {spec.space_stride}; got {c.size}")
 
 
-def check_pixels_teach(loss: LossConfig) -> None:
+def check_pixel_terms(loss: LossConfig) -> None:
     """A backbone makes its own latents: there are none to compare them with."""
     if not needs_pixels(loss):
         raise ConfigError("a backbone learns from pixels, and no term of the loss looks at them; give pixel a weight")

@@ -29,7 +29,7 @@ from inlay.train.tasks import (
     autocast,
     check_clips,
     check_mask,
-    check_pixels_teach,
+    check_pixel_terms,
     compile_all,
     draw_noise,
     draw_tau,
@@ -55,7 +55,7 @@ class TogetherTask:
         check_clips(config, backbone)
         if not config.masked:
             raise ConfigError("a backbone and its LIT learn together from masked clips, and masked is 0; 0.5 is usual")
-        check_pixels_teach(config.loss)
+        check_pixel_terms(config.loss)
         check_mask(config)
         if backbone.spec.slots(config.clips.frames) < 2:
             raise ConfigError(f"a mask needs clips of two slots or more; {config.clips.frames} frames are one")

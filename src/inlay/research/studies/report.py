@@ -46,7 +46,7 @@ def _section(section: Section, root: Path) -> str:
         marks = {True: "holds", False: "fails", None: ""}
         rows = [f'<li class="{marks[f.holds]}">{escape(f.text())}</li>' for f in section.findings]
         parts.append(f"<ul>{''.join(rows)}</ul>")
-    settings = [f"<li>{escape(k)}: {escape(_say(v))}</li>" for k, v in section.setup.items() if v or v == 0]
+    settings = [f"<li>{escape(k)}: {escape(_as_text(v))}</li>" for k, v in section.setup.items() if v or v == 0]
     parts.append(f"<details><summary>Settings of this section</summary><ul>{''.join(settings)}</ul></details>")
     return "\n".join([*parts, "</section>"])
 
@@ -80,7 +80,7 @@ def _foot(sections: Sequence[Section]) -> str:
     """Configuration and commit: each value once, all of them where sections differ."""
     rows = []
     for key in EVERY_SECTION:
-        values = list(dict.fromkeys(_say(s.setup[key]) for s in sections if s.setup.get(key) not in (None, "")))
+        values = list(dict.fromkeys(_as_text(s.setup[key]) for s in sections if s.setup.get(key) not in (None, "")))
         if values:
             rows.append(f"<dt>{escape(key)}</dt><dd>{escape('; '.join(values))}</dd>")
     commands = dict.fromkeys(s.setup["command"] for s in sections if s.setup.get("command"))
@@ -100,11 +100,11 @@ def _cell(cell: Cell) -> str:
     return f"<td{number}>{escape(cell.text)}</td>"
 
 
-def _say(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{k} {_say(v)}" for k, v in value.items())
+        return "; ".join(f"{k} {_as_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(_say(v) for v in value)
+        return ", ".join(_as_text(v) for v in value)
     return str(value)
 
 
@@ -116,7 +116,7 @@ def results_page(sections: Sequence[Section], *, figures: str = "") -> str:
         "(Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric follows "
         "is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
     )
-    parts = [part for s in sections for part in (s.markdown(figures=figures, narrow=True), _made(s))]
+    parts = [part for s in sections for part in (s.markdown(figures=figures, narrow=True), _provenance(s))]
     return "\n".join([head, in_short(sections), *parts])
 
 
@@ -163,7 +163,7 @@ def _failing(examined: Mapping[str, Sequence[Finding]]) -> list[str]:
     return lines
 
 
-def _made(section: Section) -> str:
+def _provenance(section: Section) -> str:
     setup = section.setup
     sets = "; ".join(
         f"{d['name']}: {len(d['clips'])} clips of {d['spec']['frames']} frames, side {d['spec']['size']}, "
@@ -171,10 +171,10 @@ def _made(section: Section) -> str:
         for d in setup.get("data", [])
     )
     where = f" on {setup['device']}" if setup.get("device") else ""
-    return f"Made{where} with `{_placeless(setup.get('command', ''))}` ({setup.get('backbone', '')}; {sets}).\n"
+    return f"Made{where} with `{_without_places(setup.get('command', ''))}` ({setup.get('backbone', '')}; {sets}).\n"
 
 
-def _placeless(command: str) -> str:
+def _without_places(command: str) -> str:
     """A command without the folders and the device of who gave it: `--data-davis DAVIS`."""
     words = shlex.split(command)
     shown: list[str] = []
