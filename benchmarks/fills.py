@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a che
 from inlay.fill import FILLS
 from inlay.masking import MaskConfig, keep_mask, keep_rate_of
 from inlay.measure import MeasureConfig
-from inlay.measure.recall import remember
+from inlay.measure.base import remember
 from inlay.research.studies.datasets import ClipSpec, read_any
-from inlay.research.studies.readings import read_pair
+from inlay.research.studies.records import read_pair
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
 

@@ -30,9 +30,7 @@ from inlay.kernels import Replay
 from inlay.kernels.switch import at_level
 from inlay.masking import MaskConfig, keep_mask
 from inlay.masking.scan import plain_scan
-from inlay.research.bench.peaks import measured, sheet
-from inlay.research.bench.timing import timed
-from inlay.research.bench.work import flops, tensor_bytes, weight_bytes
+from inlay.research.bench.timing import flops, measured, sheet, tensor_bytes, timed, weight_bytes
 from inlay.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent

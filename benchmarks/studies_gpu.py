@@ -34,11 +34,12 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
+from study_processes import PARTED, Crew, Order, tasks_of
+
 from inlay.errors import InlayError
 from inlay.research.recipe.ivf import PlanarVideo, decode_ivf, i420_to_rgb, remux_to_ivf
 from inlay.research.studies.catalogue import STUDIES, chosen
 from inlay.research.studies.datasets import ORIGINS, ClipSpec
-from inlay.research.studies.side_by_side import PARTED, Crew, Order, tasks_of
 from inlay.research.studies.workspace import Workspace
 
 BEFORE = ("main", "ablation", "sweep", "fill-sweep", "main-matched", "streaming")  # by all processes, then by one:

@@ -34,10 +34,10 @@ from inlay.research.recipe.ivf import PlanarVideo, decode_ivf, remux_to_ivf
 from inlay.research.recipe.photos import PhotoClips
 from inlay.research.recipe.resident import MixedClips, ResidentClips
 from inlay.train import presets
+from inlay.train.checkpoint import start_from
 from inlay.train.config import TrainConfig
 from inlay.train.loop import fit
 from inlay.train.sampler import fixed_draws
-from inlay.train.start import start_from
 from inlay.train.tasks import BackboneTask, LitTask, Task
 from inlay.train.together import TogetherTask
 from inlay.train.validate import ValidationSet

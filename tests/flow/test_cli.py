@@ -351,7 +351,7 @@ def test_paths_are_checked_before_anything_is_loaded(run, clip: str, tmp_path: P
 
 
 def test_missing_weights_are_code_5(run, clip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inlay.backbones.embedded.WEIGHTS", tmp_path)
+    monkeypatch.setattr("inlay.backbones.mini.WEIGHTS", tmp_path)
     code, _, err = run("encode", clip, tmp_path / "x.inlay", "--tau", 0.3)
     assert code == 5
     assert "no weights at" in err

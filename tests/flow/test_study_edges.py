@@ -16,8 +16,7 @@ from inlay.measure import MeasureConfig
 from inlay.research.studies.catalogue import read_sections, run_study
 from inlay.research.studies.datasets import ClipSpec, open_data
 from inlay.research.studies.evaluate import Bench
-from inlay.research.studies.readings import Reading
-from inlay.research.studies.records import Record, Store
+from inlay.research.studies.records import Reading, Record, Store
 from inlay.research.studies.sections import missing_notes
 from inlay.research.studies.workspace import Workspace
 from inlay.tokenizer import Tokenizer

@@ -17,9 +17,8 @@ from inlay.fill import Filler, Lit, LitConfig
 from inlay.kernels.switch import at_level
 from inlay.research.bench import BenchConfig, bench, table
 from inlay.research.bench.config import STAGES, size_of
-from inlay.research.bench.peaks import Peaks, sheet
 from inlay.research.bench.stages import Case, tau_for
-from inlay.research.bench.work import flops
+from inlay.research.bench.timing import Peaks, flops, sheet
 from inlay.tokenizer import Tokenizer
 
 

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from inlay.backbones import load_backbone
 from inlay.backbones.cosmos import Cosmos, CosmosConfig, cosmos_01, cosmos_360p, tiny_cosmos
-from inlay.backbones.cosmos_files import load_cosmos
-from inlay.backbones.cosmos_layers import FrameNorm, Memory, Up
-from inlay.backbones.haar import Haar
-from inlay.backbones.torchscript import load_cosmos_script
+from inlay.backbones.cosmos_files import load_cosmos, load_cosmos_script
+from inlay.backbones.cosmos_layers import FrameNorm, Haar, Memory, Up
 from inlay.errors import ConfigError, MissingError, UsageError
 from inlay.kernels.tiles import starts
 from inlay.tokenizer import Tokenizer

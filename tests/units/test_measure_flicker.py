@@ -126,7 +126,7 @@ def test_raft_without_torchvision_says_so() -> None:
     try:
         import torchvision  # noqa: F401
     except ImportError:
-        from inlay.measure.flow import raft
+        from inlay.measure.flicker import raft
 
         with pytest.raises(MissingError, match="torchvision"):
             raft("cpu")

@@ -14,11 +14,10 @@ import torch
 
 from inlay.errors import UsageError
 from inlay.measure import MeasureConfig, compare, frechet_distance, kernel_distance, kernel_interval, measure
-from inlay.measure.fvd import crop_224
-from inlay.measure.i3d import I3d, load_i3d
+from inlay.measure.base import is_remembered, recall, remember
+from inlay.measure.fvd import I3d, crop_224, load_i3d
 from inlay.measure.lpips import Lpips, load_lpips, to_unit
-from inlay.measure.recall import is_remembered, recall, remember
-from inlay.research.studies.readings import read_pair
+from inlay.research.studies.records import read_pair
 from inlay.video.frames import Video
 from tests.conftest import moving_square
 
@@ -124,12 +123,12 @@ def test_the_crop_leaves_224_pixels_as_they_are() -> None:
 
 
 def test_only_the_first_frames_of_a_long_video_enter_its_feature(from_shared: None) -> None:
-    from inlay.measure.fvd import start, update
+    from inlay.measure.fvd import FeatureGauge
 
-    state = start(MeasureConfig(fvd_frames=9))
+    gauge = FeatureGauge(MeasureConfig(fvd_frames=9))
     for n in (4, 4, 4, 4):
-        state = update(state, *[moving_square(n, 32, 32).frames] * 2)
-    assert state.frames == 9 == sum(p.shape[1] for p in state.reference)
+        gauge.update(*[moving_square(n, 32, 32).frames] * 2)
+    assert gauge.frames == 9 == sum(p.shape[1] for p in gauge.reference)
 
 
 @pytest.mark.parametrize("n", [500, 60, 5])

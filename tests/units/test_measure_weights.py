@@ -24,10 +24,9 @@ from safetensors.torch import load_file, save_file
 from inlay.errors import MissingError, UsageError
 from inlay.measure import compare, fetch_metrics, find_weights
 from inlay.measure import weights as weights_module
-from inlay.measure.convert import BRANCHES, i3d_tensors, lpips_tensors
-from inlay.measure.i3d import MIXED, I3d
+from inlay.measure.convert import BRANCHES, i3d_tensors, lpips_tensors, read_pickle
+from inlay.measure.fvd import MIXED, I3d
 from inlay.measure.lpips import Lpips
-from inlay.measure.unpickle import read_pickle
 from inlay.measure.weights import SOURCES, Source, fetch_one, load_weights
 from tests.conftest import moving_square
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inlay.errors import MissingError
-from inlay.research.studies.films import film
+from inlay.research.studies.pictures import film
 from inlay.research.studies.report import html_report, results_page
 from inlay.research.studies.sections import Figure, Finding, Section, Table, number, percent, word
 from tests.conftest import moving_square

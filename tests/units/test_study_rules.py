@@ -11,8 +11,8 @@ import torch
 from inlay.errors import ConfigError, UsageError
 from inlay.masking import MaskConfig, keep_mask
 from inlay.research.studies.evaluate import Bench, Scene
-from inlay.research.studies.matching import Signal, match_tau
 from inlay.research.studies.rules import RULES, Setting, mask_of_count, router_ratios
+from inlay.research.studies.workspace import Signal, match_tau
 from inlay.video.frames import Video
 from tests.conftest import moving_square, still
 

@@ -11,7 +11,7 @@ import torch
 
 from inlay.backbones import Mini, tiny
 from inlay.errors import UsageError
-from inlay.train.start import start_from
+from inlay.train.checkpoint import start_from
 from inlay.weightfile import load_weights, save_weights
 
 

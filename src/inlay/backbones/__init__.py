@@ -10,8 +10,7 @@ import torch
 from inlay.backbones import hub
 from inlay.backbones.base import Backbone, BackboneSpec, State, StatefulBackbone, check_latents, check_pixels
 from inlay.backbones.diffusers import class_name, load_diffusers
-from inlay.backbones.embedded import WEIGHTS, load_mini, load_untrained
-from inlay.backbones.mini import Mini, MiniConfig, tiny
+from inlay.backbones.mini import WEIGHTS, Mini, MiniConfig, load_mini, tiny
 from inlay.backbones.own import is_own, load_own
 from inlay.backbones.table import ALIASES, BACKBONES, Entry
 from inlay.errors import MissingError, pick
@@ -32,7 +31,6 @@ __all__ = [
     "is_saved_model",
     "load_backbone",
     "load_mini",
-    "load_untrained",
     "resolve",
     "tiny",
 ]

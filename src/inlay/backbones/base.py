@@ -55,27 +55,20 @@ class BackboneSpec:
 
 def spec_of(
     network: Any, *, channels: int, strides: tuple[int, int], causal: bool, licence: str, stateful: bool = False,
-    latent_std: float = 1.0,
+    latent_mean: tuple[float, ...] | None = None, latent_std: tuple[float, ...] | float = 1.0,
 ) -> BackboneSpec:  # fmt: skip
     """The spec of a torch network that has a `name` and a `weight_hash`, which is made when it is first asked for.
 
-    `strides` are time and space; latents are centred, with one spread for all channels.
+    `strides` are time and space; latents are centred unless a mean is given; one number is the spread of all channels.
     """
     if not network.weight_hash:
         network.weight_hash = hash_weights(network.state_dict())
+    spread = latent_std if isinstance(latent_std, tuple) else (latent_std,) * channels
     return BackboneSpec(
-        name=network.name,
-        channels=channels,
-        time_stride=strides[0],
-        space_stride=strides[1],
-        causal=causal,
-        stateful=stateful,
-        latent_mean=(0.0,) * channels,
-        latent_std=(latent_std,) * channels,
-        weight_hash=network.weight_hash,
-        parameters=sum(p.numel() for p in network.parameters()),
-        licence=licence,
-    )
+        name=network.name, channels=channels, time_stride=strides[0], space_stride=strides[1], causal=causal,
+        stateful=stateful, latent_mean=latent_mean or (0.0,) * channels, latent_std=spread,
+        weight_hash=network.weight_hash, parameters=sum(p.numel() for p in network.parameters()), licence=licence,
+    )  # fmt: skip
 
 
 @runtime_checkable

@@ -24,9 +24,7 @@ from inlay.errors import ShapeError, require
 class BackboneContract:
     """Tests that take a fixture `backbone`; set the class attributes below to what yours promises."""
 
-    tolerance: float = (
-        1e-4  # of batches, causality and carried state, relative to the size of the numbers; 0: equal bits
-    )
+    tolerance: float = 1e-4  # of batches, causality and carried state, relative to the numbers; 0: equal bits
     still: float | None = None  # how far latents of a static video may move, likewise; None: no such promise
     cells: tuple[int, int] = (4, 5)  # grid of the test clips
 

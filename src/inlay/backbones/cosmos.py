@@ -28,6 +28,7 @@ from inlay.backbones.cosmos_layers import (
     Down,
     FactorisedConv,
     FrameNorm,
+    Haar,
     Memory,
     ResBlock,
     SpaceAttention,
@@ -36,7 +37,6 @@ from inlay.backbones.cosmos_layers import (
     TimeAttention,
     Up,
 )
-from inlay.backbones.haar import Haar
 from inlay.errors import ConfigError
 from inlay.kernels.tiles import fade_to_neighbours, tiled
 
@@ -134,14 +134,9 @@ class Cosmos(nn.Module):
         c = self.config
         strides = c.time_stride, c.space_stride
         return spec_of(
-            self,
-            channels=c.channels,
-            strides=strides,
-            causal=True,
-            stateful=True,
-            latent_std=LATENT_STD,
+            self, channels=c.channels, strides=strides, causal=True, stateful=True, latent_std=LATENT_STD,
             licence=LICENCE,
-        )
+        )  # fmt: skip
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         check_pixels(x_BCTHW, self.spec)

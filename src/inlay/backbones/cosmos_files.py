@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published files of Cosmos in, the native network filled out: `model.pt`, the `.jit` programs, or safetensors."""
+"""Fill the native Cosmos from published files (`model.pt`, `.jit`, safetensors), or run its TorchScript programs."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from inlay.backbones.checkpoints import fill_network, read_checkpoint, strip_prefix
-from inlay.backbones.cosmos import Cosmos, CosmosConfig
-from inlay.errors import MissingError
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
+from inlay.backbones.checkpoints import fill_network, load_script, read_checkpoint, strip_prefix
+from inlay.backbones.cosmos import LATENT_STD, LICENCE, Cosmos, CosmosConfig
+from inlay.errors import MissingError, UsageError
 
 ANCHOR = "encoder.conv_in.0.conv3d.weight"
 # constants of the wavelets, and convolutions that some versions define but no path reaches
@@ -37,3 +40,44 @@ def cosmos_files(place: Path) -> list[Path]:
             return [place / name for name in names]
     wanted = ", ".join(" + ".join(names) for names in CHOICES)
     raise MissingError(f"no weights of Cosmos in {place}; it should have one of: {wanted}")
+
+
+class CosmosScript(nn.Module):
+    """The published programs behind our protocol. They carry no state and do not tile; `Cosmos` does both."""
+
+    def __init__(self, encoder: Any, decoder: Any, config: CosmosConfig, *, name: str, weight_hash: str) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+        self.config, self.name, self.weight_hash = config, name, weight_hash
+
+    @property
+    def spec(self) -> BackboneSpec:
+        c = self.config
+        strides = c.time_stride, c.space_stride
+        return spec_of(self, channels=c.channels, strides=strides, causal=True, latent_std=LATENT_STD, licence=LICENCE)
+
+    def encode(self, x_BCTHW: Tensor) -> Tensor:
+        check_pixels(x_BCTHW, self.spec)
+        found = self.encoder(x_BCTHW)
+        return found if isinstance(found, Tensor) else found[0]  # published encoders return placeholders beside it
+
+    def decode(self, z_BCTHW: Tensor) -> Tensor:
+        check_latents(z_BCTHW, self.spec)
+        return self.decoder(z_BCTHW)
+
+
+def load_cosmos_script(folder: Path, config: CosmosConfig, *, name: str, trust: bool) -> CosmosScript:
+    """From a folder with both programs; their tensors are checked against the network they should be."""
+    for file in ("encoder.jit", "decoder.jit"):
+        if not (folder / file).is_file():
+            raise MissingError(f"{folder} has no {file}; give the folder that has encoder.jit and decoder.jit")
+    encoder, decoder = (load_script(folder / f"{half}.jit", trust=trust) for half in ("encoder", "decoder"))
+    with torch.device("meta"):
+        plan = Cosmos(config)
+    plan.to_empty(device="cpu")  # no time spent on random weights: it is filled only to check and to hash
+    tensors = {**encoder.state_dict(), **decoder.state_dict()}
+    floating = {n: t for n, t in tensors.items() if t.is_floating_point()}
+    if not floating:
+        raise UsageError(f"{folder} holds programs without weights")
+    weight_hash = fill_network(plan, floating, source=str(folder), unused=UNUSED)
+    return CosmosScript(encoder, decoder, config, name=name, weight_hash=weight_hash)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autoencoders of the diffusers package behind one door: a folder it saved in, a backbone out.
+"""The autoencoders of the diffusers package as backbones, from folders it saved.
 
 Latents come out normalised as the model's configuration says: (z - mean) / std by channel (and by slot, where the
 configuration has such a table), or (z - shift) * scale; `decode` undoes it. Image autoencoders go frame by frame.
@@ -38,11 +38,10 @@ class Kind:
 
 
 def _ratios(model: Any) -> tuple[int, int]:
-    return int(model.temporal_compression_ratio), int(model.spatial_compression_ratio)
-
-
-def _configured(model: Any) -> tuple[int, int]:
-    return int(model.config.temporal_compression_ratio), int(model.config.spatial_compression_ratio)
+    """As the configuration states them, or the model itself."""
+    names = ("temporal_compression_ratio", "spatial_compression_ratio")
+    time, space = (int(getattr(model.config, name, None) or getattr(model, name)) for name in names)
+    return time, space
 
 
 def _wan(model: Any) -> tuple[int, int]:
@@ -58,12 +57,9 @@ def _vidtok(model: Any) -> tuple[int, int]:
     return model.temporal_compression_ratio, 2 ** len(model.encoder.spatial_ds)
 
 
-def _tiny(model: Any) -> tuple[int, int]:
-    return 1, 2 ** (len(model.config.encoder_block_out_channels) - 1)
-
-
 def _image(model: Any) -> tuple[int, int]:
-    return 1, 2 ** (len(model.config.block_out_channels) - 1)
+    levels = getattr(model.config, "encoder_block_out_channels", None) or model.config.block_out_channels
+    return 1, 2 ** (len(levels) - 1)
 
 
 KINDS: dict[str, Kind] = {
@@ -72,9 +68,9 @@ KINDS: dict[str, Kind] = {
     "AutoencoderKLLTXVideo": Kind(strides=_ratios, causal=False),  # its decoder looks ahead
     "AutoencoderKLHunyuanVideo": Kind(strides=_ratios, causal=False),  # norms over all frames
     "AutoencoderKLMochi": Kind(strides=_ratios, causal=True),
-    "AutoencoderKLCosmos": Kind(strides=_configured, causal=True),
+    "AutoencoderKLCosmos": Kind(strides=_ratios, causal=True),
     "AutoencoderVidTok": Kind(strides=_vidtok, causal=False, shows_first=True),
-    "AutoencoderTiny": Kind(strides=_tiny, causal=True, by_frame=True),
+    "AutoencoderTiny": Kind(strides=_image, causal=True, by_frame=True),
     "AutoencoderKL": Kind(strides=_image, causal=True, by_frame=True),
 }
 
@@ -129,7 +125,7 @@ def _load(cls: Any, folder: Path, *, trust: bool) -> Any:
 
 
 class Diffusers(nn.Module):
-    """One of its autoencoders, with our manners: B C T H W, [-1, 1], the mean of the posterior."""
+    """One of its autoencoders behind our protocol: B C T H W, [-1, 1], the mean of the posterior."""
 
     mean: Tensor
     std: Tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A repository of the Hugging Face hub and some of its files in, a local folder out: cached, resumed, checked."""
+"""Fetch files of a repository on the Hugging Face hub: cached, resumed, checked."""
 
 from __future__ import annotations
 

@@ -19,20 +19,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.backbones.base import BackboneSpec, check_latents, check_pixels
-from inlay.errors import ConfigError
+from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
+from inlay.errors import ConfigError, UsageError
 from inlay.kernels.winograd import Conv3x3
-from inlay.weightfile import hash_weights
+from inlay.weightfile import fill_module, load_weights
 
 TIME, SPACE, FOLD = 4, 4, 2  # frames a slot, pixels a block side at the first stage, and once more
 PATCH = 3 * TIME * SPACE * SPACE
 ALONE = 32768  # numbers that torch does not share between threads
 State = list[Tensor]
+WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,21 +88,11 @@ class Mini(nn.Module):
 
     @property
     def spec(self) -> BackboneSpec:
-        if not self.weight_hash:
-            self.weight_hash = hash_weights(self.state_dict())
-        return BackboneSpec(
-            name=self.name,
-            channels=self.config.channels,
-            time_stride=TIME,
-            space_stride=SPACE * FOLD,
-            causal=True,
-            stateful=True,
-            latent_mean=self.latent_mean,
-            latent_std=self.latent_std,
-            weight_hash=self.weight_hash,
-            parameters=sum(p.numel() for p in self.parameters()),
-            licence="research use (trained on clips under research terms); code Apache-2.0",
-        )
+        licence = "research use (trained on clips under research terms); code Apache-2.0"
+        return spec_of(
+            self, channels=self.config.channels, strides=(TIME, SPACE * FOLD), causal=True, stateful=True,
+            latent_mean=tuple(self.latent_mean), latent_std=tuple(self.latent_std), licence=licence,
+        )  # fmt: skip
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         return self.encode_next(x_BCTHW, None)[0]
@@ -302,3 +294,34 @@ def _block_dct() -> tuple[Tensor, Tensor]:
     spread = 4.0 / (1 + 4 * frequency) ** 1.2  # falls with frequency, in time a little faster than in space
     chroma = torch.tensor([1.0, 0.3, 0.15], dtype=torch.float64).view(3, 1, 1, 1)
     return basis.float(), (chroma * spread).reshape(PATCH).float()
+
+
+def load_mini(weights: Path | None = None) -> Mini:
+    """The embedded backbone with its trained weights, or with those at `weights`, a file or a folder that holds one."""
+    path = weights or WEIGHTS
+    path = path / "mini.safetensors" if path.is_dir() else path
+    file = load_weights(path)
+    try:
+        config = MiniConfig(**file.meta.get("config", {}))
+    except TypeError as error:
+        raise UsageError(f"{path} holds no mini but something else; give its own weights", about="backbone") from error
+    backbone = Mini(
+        config,
+        latent_mean=tuple(file.meta["latent_mean"]) if "latent_mean" in file.meta else None,
+        latent_std=tuple(file.meta["latent_std"]) if "latent_std" in file.meta else None,
+    )
+    fill_module(backbone, file, source=str(path))
+    backbone.weight_hash = file.hash
+    return backbone
+
+
+def load_untrained(weights: Path | None = None) -> Mini:
+    """A small network of mini's kind with seeded random weights: for tests, never for pictures."""
+    del weights
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20260101)
+        backbone = Mini(tiny(), name="mini-untrained")
+        for p in backbone.parameters():
+            if p.ndim == 4 and not p.any():
+                torch.nn.init.normal_(p, std=0.05)  # the zero-initialised halves, so that every path is alive
+    return backbone

@@ -78,21 +78,13 @@ class OmniConfig:
             return bool(given.get(f"causal_{name}", given.get(f"casual_{name}", False)))
 
         return OmniConfig(
-            patch=given["patch_size"],
-            time_patch=given["temporal_patch_size"],
-            width=given["embedding_dim"],
-            heads=given.get("heads", 8),
-            head_width=given.get("dim_head", 64),
-            ff_mult=given.get("ff_mult", 4.0),
-            encoder_blocks=given.get("enc_block", "t" * depth),
-            decoder_blocks=given.get("dec_block", "t" * depth),
-            temporal_depth=given.get("temporal_depth", 4),
-            window=given.get("twod_window_size", 4),
-            rope=given.get("spatial_pos", "rel") == "rope",
-            causal_attention=causal("in_temporal_transformer"),
-            causal_conv=causal("in_peg"),
-            channels=given["codebook_dim"],
-        )
+            patch=given["patch_size"], time_patch=given["temporal_patch_size"], width=given["embedding_dim"],
+            heads=given.get("heads", 8), head_width=given.get("dim_head", 64), ff_mult=given.get("ff_mult", 4.0),
+            encoder_blocks=given.get("enc_block", "t" * depth), decoder_blocks=given.get("dec_block", "t" * depth),
+            temporal_depth=given.get("temporal_depth", 4), window=given.get("twod_window_size", 4),
+            rope=given.get("spatial_pos", "rel") == "rope", causal_attention=causal("in_temporal_transformer"),
+            causal_conv=causal("in_peg"), channels=given["codebook_dim"],
+        )  # fmt: skip
 
 
 def tiny_omni() -> OmniConfig:

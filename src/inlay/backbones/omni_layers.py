@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transformer of OmniTokenizer: tokens in, tokens out, with the habits its weights were trained with.
+"""The transformer of OmniTokenizer, with the peculiarities its weights were trained with.
 
 Kept on purpose, since published weights expect them: keys and values come from tokens that are not normalised; the
 depthwise convolution before attention over time reads tokens in the order (b h w) t as if it were b t h w; biases that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`module:Class` (or `file.py:Class`) in, somebody else's backbone out, checked against the protocol."""
+"""Load somebody else's backbone by `module:Class` (or `file.py:Class`) and check it against the protocol."""
 
 from __future__ import annotations
 

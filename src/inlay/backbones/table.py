@@ -13,12 +13,11 @@ from inlay.backbones import diffusers
 from inlay.backbones.base import Backbone
 from inlay.backbones.cosmos import LICENCE as NVIDIA
 from inlay.backbones.cosmos import cosmos_01, cosmos_360p
-from inlay.backbones.cosmos_files import load_cosmos
-from inlay.backbones.embedded import load_mini, load_untrained
+from inlay.backbones.cosmos_files import load_cosmos, load_cosmos_script
 from inlay.backbones.hub import Source
+from inlay.backbones.mini import load_mini, load_untrained
 from inlay.backbones.omni import load_omni
 from inlay.backbones.taef2 import load_taef2
-from inlay.backbones.torchscript import load_cosmos_script
 
 Loader = Callable[..., Backbone]
 
@@ -49,10 +48,6 @@ def _cosmos(place: Path, *, config: Any, name: str, script: bool, trust: bool) -
 
 def _omni(place: Path, *, file: str, name: str, trust: bool) -> Backbone:
     return load_omni(place / file if place.is_dir() else place, name=name, trust=trust)
-
-
-def _diffusers(licence: str) -> Loader:
-    return partial(diffusers.load_diffusers, licence=licence)
 
 
 CONFIG_AND_WEIGHTS = ("config.json", "diffusion_pytorch_model.safetensors")
@@ -92,8 +87,9 @@ def _diffusers_entry(
     folder: str = "vae",
 ) -> Entry:
     return Entry(
-        load=_diffusers(licence), about=f"{about} (diffusers)", licence=licence, strides=strides, channels=channels,
-        million=million, source=Source(repo=repo, files=CONFIG_AND_WEIGHTS, subfolder=folder), aliases=(repo,),
+        load=partial(diffusers.load_diffusers, licence=licence), about=f"{about} (diffusers)", licence=licence,
+        strides=strides, channels=channels, million=million,
+        source=Source(repo=repo, files=CONFIG_AND_WEIGHTS, subfolder=folder), aliases=(repo,),
     )  # fmt: skip
 
 

@@ -17,13 +17,12 @@ from inlay.measure import MeasureConfig
 from inlay.origin import commit
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.evaluate import Bench
-from inlay.research.studies.films import SHOWN, film_pairs, film_rules
 from inlay.research.studies.outside import example_pairs
+from inlay.research.studies.pictures import FILMED, film_pairs, film_rules
 from inlay.research.studies.records import Record, Store
 from inlay.research.studies.report import html_report
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.scores import eval_section
-from inlay.research.studies.sections import Figure, conventions
+from inlay.research.studies.sections import Figure, conventions, eval_section
 from inlay.research.studies.workspace import Workspace
 
 Rows = dict[str, list[Record]]
@@ -52,7 +51,7 @@ def report_outside(
     tell: Tell,
 ) -> None:  # fmt: skip
     """Another system's reconstructions: the films show them beside the originals."""
-    films = _films(lambda: film_pairs(store, example_pairs(data, folder, SHOWN)), tell)
+    films = _films(lambda: film_pairs(store, example_pairs(data, folder, FILMED)), tell)
     made = {"command": command(), "version": __version__, "commit": commit(), "data": [data.record()]}
     made["conventions"] = conventions(metrics, config)
     _write(path, rows, data, metrics, config, store.root, films, made)

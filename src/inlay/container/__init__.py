@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, bytes out, and back: token files (`*.inlay`). FORMAT.md is the written specification."""
+"""Token files (`*.inlay`): write them, read them, list what is in them. FORMAT.md is the written specification."""
 
 from __future__ import annotations
 
 from inlay.container.chunk import as_stored
-from inlay.container.header import FileHeader
-from inlay.container.quantise import choose_steps, dequantise, quantise, round_steps
-from inlay.container.reader import TokenReader
+from inlay.container.q8 import choose_steps, dequantise, quantise
+from inlay.container.reader import TokenReader, summary, verify
 from inlay.container.reader import open_tokens as open
-from inlay.container.resume import Unfinished, part_of, unfinished
-from inlay.container.summary import FileSummary, summary, verify
+from inlay.container.scan import Unfinished, part_of, unfinished
 from inlay.container.writer import TokenWriter, save, to_bytes
 
 __all__ = [
-    "FileHeader",
-    "FileSummary",
     "TokenReader",
     "TokenWriter",
     "Unfinished",
@@ -24,7 +20,6 @@ __all__ = [
     "open",
     "part_of",
     "quantise",
-    "round_steps",
     "save",
     "summary",
     "to_bytes",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokens of one chunk in, its bytes out, and back."""
+"""The tokens of one chunk as bytes, and back."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from torch import Tensor
 from inlay.container.header import FileHeader
 from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, MAX_CELLS, MAX_SLOTS, MAX_VALUES, ChunkHead, seal
 from inlay.container.mask import pack_mask, unpack_mask
-from inlay.container.q8 import pack_q8, unpack_q8
-from inlay.container.quantise import choose_steps, dequantise, quantise, round_steps
+from inlay.container.q8 import pack_q8, rounded_q8, unpack_q8
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
 from inlay.types import Span, VideoInfo
@@ -59,24 +58,11 @@ def _raw(dtype: torch.dtype) -> Precision:
     return Precision(as_stored=as_stored, pack=pack, unpack=unpack, value_bytes=size)
 
 
-def _steps(values: Tensor, steps: Tensor | None) -> Tensor:
-    return choose_steps(values) if steps is None else round_steps(steps, values.shape[1])
-
-
-def _q8_as_stored(values: Tensor, steps: Tensor | None) -> Tensor:
-    chosen = _steps(values, steps)
-    return dequantise(quantise(values, chosen), chosen)
-
-
-def _q8_pack(values: Tensor, mask_THW: Mask, steps: Tensor | None) -> bytes:
-    return pack_q8(values, mask_THW, _steps(values, steps))
-
-
 STORAGE = {
     "fp32": _raw(torch.float32),
     "fp16": _raw(torch.float16),
     "bf16": _raw(torch.bfloat16),
-    "q8": Precision(as_stored=_q8_as_stored, pack=_q8_pack, unpack=unpack_q8, value_bytes=None),
+    "q8": Precision(as_stored=rounded_q8, pack=pack_q8, unpack=unpack_q8, value_bytes=None),
 }
 
 
@@ -102,15 +88,9 @@ def pack_chunk(tokens: Tokens, number: int, *, precision: str, steps: Tensor | N
     mask = pack_mask(mask_THW)
     values = pick("precision", precision, STORAGE).pack(_plain(tokens.values), mask_THW, steps)
     head = ChunkHead(
-        number=number,
-        key=span.key,
-        times=seconds is not None,
-        slots=span.slots,
-        frames=span.frames,
-        tokens=len(tokens),
-        mask_bytes=len(mask),
-        value_bytes=len(values),
-    )
+        number=number, key=span.key, times=seconds is not None, slots=span.slots, frames=span.frames,
+        tokens=len(tokens), mask_bytes=len(mask), value_bytes=len(values),
+    )  # fmt: skip
     return head, seal(head.pack() + times + mask + values)
 
 
@@ -143,9 +123,8 @@ def check_head(head: ChunkHead, header: FileHeader) -> str | None:
     if head.tokens > cells:
         return f"promises {head.tokens} tokens in {cells} cells"
     if size is None and head.tokens * header.channels > MOST_NUMBERS_PER_BYTE * head.value_bytes:
-        return (
-            f"has {head.value_bytes} bytes for {head.tokens} tokens of {header.channels} channels, too few to hold them"
-        )
+        found = f"has {head.value_bytes} bytes for {head.tokens} tokens of {header.channels} channels"
+        return f"{found}, too few to hold them"
     if size is not None and head.value_bytes != head.tokens * header.channels * size:
         return f"has {head.value_bytes} bytes for {head.tokens} tokens of {header.channels} {header.recipe.precision}"
     return None
@@ -165,8 +144,7 @@ def unpack_chunk(data: bytes, head: ChunkHead, header: FileHeader) -> Tokens:
     if kept != head.tokens:
         raise TokenFileError(f"the mask keeps {kept} cells, the head promises {head.tokens} tokens")
     at += head.mask_bytes
-    storage = STORAGE[header.recipe.precision]
-    values = storage.unpack(data[at:-CRC_BYTES], mask_THW, header.channels)
+    values = STORAGE[header.recipe.precision].unpack(data[at:-CRC_BYTES], mask_THW, header.channels)
     return Tokens(
         values=values,
         mask=torch.from_numpy(mask_THW),

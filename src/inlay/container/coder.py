@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer frequencies in, range-coded 32-bit words out, and back: the only file that knows `constriction`.
+"""Range coding with integer frequencies: the only file that knows `constriction`.
 
 Every model is a row of whole-number frequencies that add up to 2**24. `constriction` takes floating point weights
 and gives each of n symbols one unit beyond its share of 2**24 - n; handed `frequency - 1` it meets a scale of
@@ -65,7 +65,7 @@ def bell(table: int) -> Any:
 
 
 class SymbolEncoder:
-    """Symbols with their models in, 32-bit words out."""
+    """Codes symbols, each with its model, as 32-bit words."""
 
     def __init__(self) -> None:
         stream = constriction().stream
@@ -95,7 +95,7 @@ class SymbolEncoder:
 
 
 class SymbolDecoder:
-    """32-bit words in, the symbols that the same calls on a `SymbolEncoder` took, out."""
+    """Gives back the symbols that the same calls on a `SymbolEncoder` took."""
 
     def __init__(self, words: bytes) -> None:
         if len(words) % 4:
@@ -109,7 +109,8 @@ class SymbolDecoder:
 
     def bells(self, tables: NDArray[np.int64]) -> NDArray[np.int64]:
         order = np.argsort(tables, kind="stable")
-        parts = [self._decode(bell(table), n) for table, n in _runs(tables)]
+        counts = np.bincount(tables, minlength=TABLES)
+        parts = [self._decode(bell(int(table)), int(counts[table])) for table in counts.nonzero()[0]]
         symbols = np.empty(len(tables), dtype=np.int64)
         symbols[order] = np.concatenate(parts)
         return symbols
@@ -125,9 +126,3 @@ def _pairs(ones: NDArray[np.int64]) -> NDArray[np.float32]:
     pairs = np.empty((len(ones), 2), dtype=np.float32)
     pairs[:, 0], pairs[:, 1] = TOTAL - 1 - ones, ones - 1
     return pairs
-
-
-def _runs(tables: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """(table, how many symbols use it), for the tables in use."""
-    counts = np.bincount(tables, minlength=TABLES)
-    return [(int(table), int(counts[table])) for table in counts.nonzero()[0]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole numbers of a chunk in, the model that codes them in few bits, out. Encoder only: a file never needs it."""
+"""Fit the model that codes the whole numbers of a chunk in few bits. Encoder only: a file never needs it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inlay.container.coder import TABLES, TOTAL, frequencies, reach
-from inlay.container.neighbours import FEATURES, Neighbours
-from inlay.container.predict import CONTEXTS, MODE_FEATURES, MODES, WEIGHT_ONE, Ints, Model, contexts, energy_sources
+from inlay.container.predict import (
+    CONTEXTS,
+    FEATURES,
+    MODE_FEATURES,
+    MODES,
+    WEIGHT_ONE,
+    Ints,
+    Model,
+    Neighbours,
+    contexts,
+    energy_sources,
+)
 
 Floats = NDArray[np.float64]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a token file says of itself, in, JSON under a checksum out, and back; every field is checked on the way in."""
+"""The header of a token file: JSON under a checksum, every field checked when it is read."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class FileHeader:
 
     def pack(self) -> bytes:
         """The beginning of a file, as long whether the counts are known or not: they are filled in at the end."""
-        room = 3 * len("1234567890123") + len(self._json(blank=True))
-        text = self._json().ljust(room).encode()
+        size = 3 * len("1234567890123") + len(self._json(blank=True))
+        text = self._json().ljust(size).encode()
         return layout.seal(layout.pack_prefix(len(text)) + text)
 
     def _json(self, *, blank: bool = False) -> str:
@@ -86,19 +86,11 @@ class FileHeader:
             if cells > most:
                 raise TokenFileError(f"the header promises {cells} {name} for {side} pixels, at most {most} make sense")
         return FileHeader(
-            width=width,
-            height=height,
-            frame_rate=fields.rate(),
-            rows=rows,
-            columns=columns,
-            channels=fields.whole("channels", MAX_CHANNELS),
-            recipe=fields.recipe(space_stride),
-            frames=fields.count("frames"),
-            chunks=fields.count("chunks"),
-            file_bytes=fields.count("file_bytes"),
-            version=version,
-            library_version=fields.text("library_version"),
-        )
+            width=width, height=height, frame_rate=fields.rate(), rows=rows, columns=columns,
+            channels=fields.whole("channels", MAX_CHANNELS), recipe=fields.recipe(space_stride),
+            frames=fields.count("frames"), chunks=fields.count("chunks"), file_bytes=fields.count("file_bytes"),
+            version=version, library_version=fields.text("library_version"),
+        )  # fmt: skip
 
 
 def _parse(text: bytes) -> dict[str, Any]:

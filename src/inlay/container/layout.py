@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixed-size records in, bytes out, and back, each under a checksum: the frame of a token file (see FORMAT.md)."""
+"""The fixed-size records of a token file, each under a checksum (see FORMAT.md)."""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from inlay.errors import CutShortError, TokenFileError
 
@@ -76,11 +76,9 @@ def _what(data: bytes) -> str:
         return "the file is empty; fetch it again"
     if data.startswith((b"\x89INL\n", b"\x89INL\r\r\n", b"\x09INL", b"INL")):
         return "its first bytes look damaged by a transfer in text mode; fetch it again in binary mode"
-    video = data[4:8] == b"ftyp" or data.startswith((b"\x1aE\xdf\xa3", b"RIFF", b"\x00\x00\x01", b"GIF8"))
-    if video:
+    if data[4:8] == b"ftyp" or data.startswith((b"\x1aE\xdf\xa3", b"RIFF", b"\x00\x00\x01", b"GIF8")):
         return "it looks like a video; make tokens of it first with: inlay encode"
-    packed = data.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh"))
-    if packed:
+    if data.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh")):
         return "it looks like an archive; unpack it first"
     return f"it begins with {data[:8].hex(' ')} instead of {MAGIC.hex(' ')}; give a file made by inlay encode"
 
@@ -124,15 +122,9 @@ class ChunkHead:
         if flags & ~(KEY | TIMES):
             return None
         return ChunkHead(
-            number=number,
-            key=bool(flags & KEY),
-            times=bool(flags & TIMES),
-            slots=slots,
-            frames=frames,
-            tokens=tokens,
-            mask_bytes=mask_bytes,
-            value_bytes=value_bytes,
-        )
+            number=number, key=bool(flags & KEY), times=bool(flags & TIMES), slots=slots, frames=frames, tokens=tokens,
+            mask_bytes=mask_bytes, value_bytes=value_bytes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,14 +142,9 @@ class Entry:
     @staticmethod
     def of(head: ChunkHead, offset: int) -> Entry:
         return Entry(
-            number=head.number,
-            offset=offset,
-            length=head.length,
-            frames=head.frames,
-            tokens=head.tokens,
-            slots=head.slots,
-            flags=head.flags,
-        )
+            number=head.number, offset=offset, length=head.length, frames=head.frames, tokens=head.tokens,
+            slots=head.slots, flags=head.flags,
+        )  # fmt: skip
 
     @property
     def key(self) -> bool:
@@ -187,11 +174,9 @@ def unpack_index(data: bytes, first: int, last: int) -> list[Entry] | None:
     body = data[_INDEX.size : -CRC_BYTES]
     if count * _ENTRY.size != len(body):
         return None
-    names = ("offset", "length", "frames", "tokens", "slots", "flags")
-    blank = Entry(number=0, offset=0, length=0, frames=0, tokens=0, slots=0, flags=0)
     entries = [
-        replace(blank, number=i, **dict(zip(names, line, strict=True)))
-        for i, line in enumerate(_ENTRY.iter_unpack(body))
+        Entry(number=i, offset=offset, length=length, frames=frames, tokens=tokens, slots=slots, flags=flags)
+        for i, (offset, length, frames, tokens, slots, flags) in enumerate(_ENTRY.iter_unpack(body))
     ]
     ends = [first, *(e.offset + e.length for e in entries)]
     return entries if ends == [*(e.offset for e in entries), last] else None

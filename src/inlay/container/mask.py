@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A keep mask [T, H, W] in, bytes out, and back: one adaptive bit a cell, coded wave by wave.
+"""A keep mask [T, H, W] as bytes: one adaptive bit a cell, coded wave by wave.
 
 Cell (t, y, x) belongs to wave x + 2y + 4t. Its neighbours to the left and above in its own slot, and all of those
 in the slot before, lie in earlier waves: so a whole wave is coded at once, and nothing is lost against raster order.
@@ -25,7 +25,8 @@ Index = NDArray[np.int64]
 
 def pack_mask(mask_THW: Mask) -> bytes:
     """The mask section of a chunk."""
-    full = _leading_full(mask_THW)
+    partial = np.flatnonzero(~mask_THW.all(axis=(1, 2)))
+    full = int(partial[0]) if len(partial) else len(mask_THW)
     head = _FULL.pack(full)
     if full == len(mask_THW):
         return head
@@ -59,11 +60,6 @@ def unpack_mask(data: bytes, shape: tuple[int, int, int]) -> Mask:
     elif len(data) > _FULL.size:
         raise TokenFileError(f"the mask section has {len(data) - _FULL.size} bytes that nothing refers to")
     return walk.field[1:, 1:-1, 1:-1].astype(bool)
-
-
-def _leading_full(mask_THW: Mask) -> int:
-    partial = np.flatnonzero(~mask_THW.all(axis=(1, 2)))
-    return int(partial[0]) if len(partial) else len(mask_THW)
 
 
 class _Walk:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole numbers of tokens already coded in, a guess at the next ones and at their spread, out; whole numbers only.
+"""Guess the next whole numbers of the q8 coder, and their spread, from tokens already coded; whole numbers only.
 
 Legend: N tokens, C channels, F features (neighbours), M modes (0: first token of its cell, 1: the cell has a past).
 The rules here are what FORMAT.md fixes: encoder and decoder both follow them. How weights are chosen is in fit.py.
@@ -14,9 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inlay.container.coder import TABLES, square_width
-from inlay.container.neighbours import FEATURES, OWN_SLOT, Neighbours
 
 Ints = NDArray[np.int64]
+
+# (y, x) of the neighbours; in its own slot a token sees only what comes earlier in wave x + 2y + 4t
+OWN_SLOT = ((0, -1), (-1, 0), (-1, 1), (-1, -1))
+SLOT_BEFORE = ((0, 0), (0, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (1, 0))
+FEATURES = len(OWN_SLOT) + len(SLOT_BEFORE)
+HOLD = len(OWN_SLOT)  # the feature that is the same cell's last kept token
 
 MODES = 2
 MODE_FEATURES = (len(OWN_SLOT), FEATURES)  # a cell without a past has no use for the slot before
@@ -25,14 +30,48 @@ BOUND = 1 << 23  # guesses are clipped to this, so that no file can make the ari
 ENERGY_WEIGHTS = (2, 2, 1, 1, 2)  # left, above, above right, above left; the same cell's last token
 LEVELS = (4, 6, 8, 10, 12, 14, 16, 19, 22, 26, 32)  # energies (16 is one width) that part the contexts
 CONTEXTS = len(LEVELS) + 2  # context 0: nothing around to judge by
+# 65536 times the 1/16ths of each table's width in one step
+_GAINS = np.array([isqrt((20480 << 32) // square_width(table)) for table in range(TABLES)], dtype=np.int64)
 
 
-def _gain(table: int) -> int:
-    """65536 times the 1/16ths of this table's width in one step."""
-    return isqrt((20480 << 32) // square_width(table))
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Which token is where, for the N tokens of a chunk in (t, y, x) order."""
+
+    last: Ints  # [N, FEATURES]: the last token kept there; of OWN_SLOT up to this slot, of the rest to the one before
+    fresh: Ints  # [N, 4]: the token kept there in this very slot
+    order: Ints  # [N]: tokens wave by wave; within a wave in (t, y, x) order
+    ends: Ints  # [waves]: where each wave ends in `order`
+
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """[N]: has this cell had a token before?"""
+        return self.last[:, HOLD] < len(self.last)
 
 
-_GAINS = np.array([_gain(table) for table in range(TABLES)], dtype=np.int64)
+def neighbours(mask_THW: NDArray[np.bool_]) -> Neighbours:
+    T, H, W = mask_THW.shape
+    t, y, x = mask_THW.nonzero()
+    none = len(t)
+    last = np.full((T + 1, H + 2, W + 2), none, dtype=np.int32)
+    fresh = last.copy()
+    fresh[t + 1, y + 1, x + 1] = np.arange(none)
+    for slot in range(1, T + 1):
+        last[slot] = np.where(fresh[slot] < none, fresh[slot], last[slot - 1])
+    own = [(1, *place) for place in OWN_SLOT]
+    before = [(0, *place) for place in SLOT_BEFORE]
+    wave = x + 2 * y + 4 * t
+    order = np.argsort(wave, kind="stable")
+    return Neighbours(
+        last=_gather(last, t, y, x, own + before),
+        fresh=_gather(fresh, t, y, x, own),
+        order=order,
+        ends=np.append(np.flatnonzero(np.diff(wave[order])) + 1, none) if none else np.zeros(0, dtype=np.int64),
+    )
+
+
+def _gather(field: NDArray[np.int32], t: Ints, y: Ints, x: Ints, places: list[tuple[int, int, int]]) -> Ints:
+    return np.stack([field[t + dt, y + 1 + dy, x + 1 + dx] for dt, dy, dx in places], axis=1).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

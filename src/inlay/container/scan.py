@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a token file in, a list of its chunks out: through the index, or chunk by chunk if it is damaged."""
+"""Read the bytes of a token file and list its chunks: through the index, or chunk by chunk if it is damaged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import io
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
 
 from inlay.container.chunk import check_head
 from inlay.container.header import FileHeader
@@ -14,6 +18,7 @@ from inlay.container.layout import (
     FOOTER_BYTES,
     INDEX_MARKER,
     PREFIX_BYTES,
+    TIMES,
     ChunkHead,
     Entry,
     sealed,
@@ -21,10 +26,66 @@ from inlay.container.layout import (
     unpack_index,
     unpack_prefix,
 )
-from inlay.container.source import SEARCH_BLOCK, ByteSource
-from inlay.errors import CutShortError, TokenFileError
+from inlay.errors import CutShortError, TokenFileError, UsageError
 
+SEARCH_BLOCK = 1 << 12
+
+Source = str | PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 SEARCH_BUDGET = 4  # times the file's size, and a bit: bytes that a search for chunks may read in vain
+
+
+class ByteSource:
+    """Random access to the bytes of a token file."""
+
+    def __init__(self, source: Source) -> None:
+        self._own = True
+        if isinstance(source, str | PathLike):
+            self.name = str(source)
+            self._file = _open(Path(source))
+        elif isinstance(source, bytes | bytearray | memoryview):
+            self.name = "token file"
+            self._file = io.BytesIO(source)
+        elif hasattr(source, "read"):
+            self.name = str(getattr(source, "name", "token file"))
+            self._own = False
+            self._file = source if source.seekable() else io.BytesIO(source.read())
+        else:
+            raise UsageError(f"a token file is a path, bytes or a binary file; got {type(source).__name__}")
+        self.size = self._file.seek(0, io.SEEK_END)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes from `offset`, fewer where the file ends earlier."""
+        if offset >= self.size:
+            return b""
+        try:
+            self._file.seek(offset)
+            return self._file.read(max(0, min(size, self.size - offset)))
+        except OSError as error:
+            raise TokenFileError(f"{self.name}: cannot be read: {error.strerror or error}") from error
+
+    def find(self, marker: bytes, start: int) -> int:
+        """Where `marker` next begins, at `start` or after; -1 if nowhere."""
+        while start < self.size:
+            found = self.read(start, SEARCH_BLOCK + len(marker) - 1).find(marker)
+            if found >= 0:
+                return start + found
+            start += SEARCH_BLOCK
+        return -1
+
+    def close(self) -> None:
+        if self._own:
+            self._file.close()
+
+
+def _open(path: Path) -> BinaryIO:
+    if path.is_dir():
+        raise TokenFileError(f"{path} is a folder, not a token file")
+    try:
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise TokenFileError(f"{path} does not exist; check the name") from error
+    except OSError as error:
+        raise TokenFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 @dataclass(kw_only=True)
@@ -142,3 +203,52 @@ def _compare(found: Contents, header: FileHeader, size: int) -> None:
         found.losses.append(f"{size - header.file_bytes:,} bytes follow the end; {promise}")
     else:
         found.notes.append("the index is missing or damaged; it was rebuilt from the chunks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """The chunks before the last key chunk of a part: there nothing carries over, so the rest can be made anew."""
+
+    path: Path  # of the part
+    header: FileHeader  # its totals are None
+    entries: tuple[Entry, ...]
+    end: int  # where the bytes of these chunks end
+
+    @property
+    def frames(self) -> int:
+        return sum(entry.frames for entry in self.entries)
+
+    @property
+    def times(self) -> bool:
+        return bool(self.entries[0].flags & TIMES)
+
+
+def part_of(path: str | PathLike[str]) -> Path:
+    """Where the bytes of a token file gather until it is whole."""
+    place = Path(path)
+    return place.with_name(f"{place.name}.part")
+
+
+def unfinished(path: str | PathLike[str]) -> Unfinished | None:
+    """What can be gone on from; None where there is nothing, or nothing before the last key chunk."""
+    part = part_of(path)
+    if not part.is_file() or part.stat().st_size == 0:
+        return None
+    source = ByteSource(part)
+    try:
+        found = contents(source)
+    except CutShortError:  # killed before the first chunk
+        return None
+    except TokenFileError as error:
+        raise UsageError(
+            f"{part} is not an unfinished token file ({error}); remove it, or begin anew", about="force"
+        ) from error
+    finally:
+        source.close()
+    whole = [entry for number, entry in enumerate(found.entries) if entry.number == number]
+    keys = [entry.number for entry in whole if entry.key]
+    kept = tuple(whole[: keys[-1]]) if keys else ()
+    if not kept:
+        return None
+    header = replace(found.header, frames=None, chunks=None, file_bytes=None)
+    return Unfinished(path=part, header=header, entries=kept, end=kept[-1].offset + kept[-1].length)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, a token file out: chunk by chunk, in bounded memory, and never half a file under the final name."""
+"""Write a token file chunk by chunk, in bounded memory, and never half a file under the final name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from inlay.container.chunk import STORAGE, check_head, pack_chunk
 from inlay.container.header import FileHeader
 from inlay.container.layout import CRC_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
-from inlay.container.resume import Unfinished, part_of
+from inlay.container.scan import Unfinished, part_of
 from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, TokenFileError, UsageError, pick
 from inlay.types import Recipe, VideoInfo
@@ -150,14 +150,9 @@ class TokenWriter:
     def _make_header(self, part: Tokens) -> FileHeader:
         _, rows, columns = part.mask.shape
         header = FileHeader(
-            width=self.info.width,
-            height=self.info.height,
-            frame_rate=self.info.fps,
-            rows=rows,
-            columns=columns,
-            channels=part.channels,
-            recipe=self.recipe,
-        )
+            width=self.info.width, height=self.info.height, frame_rate=self.info.fps, rows=rows, columns=columns,
+            channels=part.channels, recipe=self.recipe,
+        )  # fmt: skip
         try:  # a header that could not be read back must not be written
             FileHeader.unpack(header.pack()[PREFIX_BYTES:-CRC_BYTES])
         except TokenFileError as error:
@@ -169,9 +164,8 @@ class TokenWriter:
         wanted = (header.rows, header.columns, header.channels, header.width, header.height, header.frame_rate)
         if found != wanted:
             names = "rows, columns, channels, width, height, fps"
-            raise UsageError(
-                f"all chunks of a file agree in ({names}); the file has {_show(wanted)}, the chunk {_show(found)}"
-            )
+            ours, theirs = (", ".join(map(str, values)) for values in (wanted, found))
+            raise UsageError(f"all chunks of a file agree in ({names}); the file has ({ours}), the chunk ({theirs})")
         for name in _SHARED:
             if getattr(part.recipe, name) != getattr(self.recipe, name):
                 ours, theirs = getattr(self.recipe, name), getattr(part.recipe, name)
@@ -216,10 +210,6 @@ class TokenWriter:
 
     def _write_error(self, error: OSError) -> InlayError:
         return InlayError(f"cannot write {self._path or 'the token file'}: {error.strerror or error}; nothing was kept")
-
-
-def _show(values: tuple[object, ...]) -> str:
-    return f"({', '.join(map(str, values))})"
 
 
 def _settings(r: Recipe) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show on frames which cells are kept, and where two frames differ.
 
-Both are told by brightness, so that they do not depend on telling colours apart.
+Both are shown by brightness, so that they do not depend on telling colours apart.
 
 Legend: T frames, H W pixels, h w cells.
 """

@@ -20,6 +20,7 @@ from inlay.masking import MaskConfig, keep_mask
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
 
+Strip = tuple[tuple[str, str], list[str], Tensor]  # what the row is and a fact about it, captions, pictures
 TILE, GAP, TYPE = 128, 6, 16  # pixels: short side of a picture, space between two, height of letters
 
 
@@ -46,35 +47,28 @@ def mask_sheet(clip: Video, rows: Sequence[MaskRow], spec: BackboneSpec, *, titl
     """[H, W, 3] uint8: the last frame of each slot, and below it what each threshold keeps of it."""
     last = [min(t * spec.time_stride, len(clip) - 1) for t in range(len(rows[0].keep_Thw))]
     frames = clip.frames[last]
-    strips = [_Strip(("input", f"{len(clip)} frames"), [f"frame {i}" for i in last], fitted(frames, TILE, TILE))]
+    strips: list[Strip] = [(("input", f"{len(clip)} frames"), [f"frame {i}" for i in last], fitted(frames, TILE, TILE))]
     for row in rows:
         shares = [f"{share:.0%}" for share in row.keep_Thw.flatten(1).float().mean(1).tolist()]
         drawn = fitted(light(frames, row.keep_Thw, spec.space_stride), TILE, TILE)
-        strips.append(_Strip((f"tau {row.tau:.3g}", f"{row.keep_rate:.1%} kept"), shares, drawn))
+        strips.append(((f"tau {row.tau:.3g}", f"{row.keep_rate:.1%} kept"), shares, drawn))
     return _drawn(strips, title)
 
 
-@dataclass(frozen=True, eq=False)
-class _Strip:
-    names: tuple[str, str]  # what the row is, and a fact about it
-    captions: list[str]  # above each picture
-    frames_THWC: Tensor
-
-
-def _drawn(strips: Sequence[_Strip], title: str) -> Tensor:
+def _drawn(strips: Sequence[Strip], title: str) -> Tensor:
     text = font(TYPE)
-    left = round(max(text.getlength(name) for strip in strips for name in strip.names)) + 3 * GAP
-    slots, height, width, _ = strips[0].frames_THWC.shape
+    left = round(max(text.getlength(name) for names, _, _ in strips for name in names)) + 3 * GAP
+    slots, height, width, _ = strips[0][2].shape
     line, head = round(1.5 * TYPE), 2 * TYPE
     paper = blank(head + len(strips) * (line + height + GAP), left + slots * (width + GAP))
     pen = ImageDraw.Draw(paper)
     pen.text((2 * GAP, head // 2), title, fill=INK, font=text, anchor="lm")
-    for r, strip in enumerate(strips):
+    for r, (names, captions, frames_THWC) in enumerate(strips):
         top = head + r * (line + height + GAP) + line
         middle = top + height // 2
-        for name, colour, shift in zip(strip.names, (NOW, INK), (-1, 1), strict=True):
+        for name, colour, shift in zip(names, (NOW, INK), (-1, 1), strict=True):
             pen.text((2 * GAP, middle + shift * TYPE * 2 // 3), name, fill=colour, font=text, anchor="lm")
-        for t, (caption, picture_HWC) in enumerate(zip(strip.captions, strip.frames_THWC, strict=True)):
+        for t, (caption, picture_HWC) in enumerate(zip(captions, frames_THWC, strict=True)):
             x = left + t * (width + GAP)
             pen.text((x, top - line // 2), caption, fill=INK, font=font(TYPE - 2), anchor="lm")
             paper.paste(Image.fromarray(picture_HWC.contiguous().numpy()), (x, top))

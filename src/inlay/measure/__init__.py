@@ -1,30 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos and tokens in, numbers out: quality, flicker, cost, each with the convention it follows and an interval."""
+"""Metrics of videos and tokens: quality, flicker, cost, each with the convention it follows and an interval."""
 
 from __future__ import annotations
 
-from inlay.measure.base import Gauge, MeasureConfig, Metric, Score
-from inlay.measure.flow import FLOWS
+from inlay.measure.base import MeasureConfig, Metric, Score
+from inlay.measure.flicker import FLOWS
 from inlay.measure.fvd import frechet_distance, kernel_distance, kernel_interval
 from inlay.measure.meter import Meter, Report, compare, measure
-from inlay.measure.statistics import PairedComparison, bootstrap_interval, paired_comparison
-from inlay.measure.table import METRICS, PAIR_METRICS, SET_METRICS
-from inlay.measure.tokens import TokenCounts, bits_per_pixel, count_tokens, raw_bits
+from inlay.measure.statistics import bootstrap_interval, paired_comparison
+from inlay.measure.table import METRICS
+from inlay.measure.tokens import bits_per_pixel, count_tokens
 from inlay.measure.weights import fetch_metrics, find_weights
 
 __all__ = [
     "FLOWS",
     "METRICS",
-    "PAIR_METRICS",
-    "SET_METRICS",
-    "Gauge",
     "MeasureConfig",
     "Meter",
     "Metric",
-    "PairedComparison",
     "Report",
     "Score",
-    "TokenCounts",
     "bits_per_pixel",
     "bootstrap_interval",
     "compare",
@@ -36,5 +31,4 @@ __all__ = [
     "kernel_interval",
     "measure",
     "paired_comparison",
-    "raw_bits",
 ]

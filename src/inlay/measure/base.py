@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a metric is: a gauge that reads one video in pieces, and a rule that turns the readings of a set into a score.
+"""What a metric is: a gauge that reads one pair of videos, and a rule that turns the readings of a set into a score.
 
 Legend: T frames, H W height and width; frames enter as uint8 [T, H, W, 3], as a file holds them.
 """
@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from inlay.errors import ConfigError
 from inlay.measure.statistics import bootstrap_interval
+
+T = TypeVar("T")
+_known: Any = WeakTensorKeyDictionary()  # tensor -> {name: what was computed}; an entry goes when its tensor does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +66,17 @@ def short_products() -> bool:
     return os.environ.get("INLAY_METRICS_TF32", "") == "1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gauge:
-    """Reads one video: start -> update for each piece -> finish. The state is frozen; update returns the next one."""
+class Gauge(Protocol):
+    """Reads one pair of videos: made anew for it, `update` for each piece, then `finish`."""
 
-    start: Callable[[MeasureConfig], Any]  # raises MissingError where weights or a package are absent
-    update: Callable[[Any, torch.Tensor, torch.Tensor], Any]  # (state, reference_THWC, other_THWC) -> state
-    finish: Callable[[Any], dict[str, Any]]
+    def __init__(self, config: MeasureConfig) -> None:
+        """Raises MissingError where weights or a package are absent."""
+
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None: ...
+
+    def finish(self) -> dict[str, Any]:
+        """Readings by key: numbers, or features of both videos."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +112,7 @@ def mean_interval(readings: Sequence[Any], config: MeasureConfig) -> tuple[float
 class Metric:
     """A row of the table METRICS."""
 
-    gauge: Gauge
+    gauge: type[Gauge]
     key: str  # which of the gauge's readings
     unit: str
     better: str
@@ -115,11 +124,27 @@ class Metric:
         value, low, high = self.summarise(readings, config)
         used = sum(not math.isnan(r) for r in readings) if self.per_video else len(readings)
         return Score(
-            value=value,
-            low=low,
-            high=high,
-            videos=used,
-            unit=self.unit,
-            better=self.better,
+            value=value, low=low, high=high, videos=used, unit=self.unit, better=self.better,
             convention=self.convention.format(**asdict(config)),
-        )
+        )  # fmt: skip
+
+
+def remember(x: Tensor) -> Tensor:
+    """The same tensor, marked: what metrics compute of it alone is kept. It must not be written to afterwards."""
+    if x not in _known:
+        _known[x] = {}
+    return x
+
+
+def is_remembered(x: Tensor) -> bool:
+    return x in _known
+
+
+def recall(x: Tensor, name: Hashable, compute: Callable[[], T]) -> T:
+    """What `compute` gives; of a marked tensor, what it gave the first time."""
+    if not is_remembered(x):
+        return compute()
+    known = _known[x]
+    if name not in known:
+        known[name] = compute()
+    return known[name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latents of clips in, a profile of their backbone out: statistics, score distribution, and which tau keeps how much.
+"""Profile a backbone from the latents of clips: statistics, score distribution, and which tau keeps how much.
 
 Legend: B batch, K thresholds, C channels, T slots, H W grid. One pass over the clips, one clip in memory: every
 threshold of a fixed ladder runs its own last-kept scan, for the scores depend on what was kept.
@@ -8,7 +8,7 @@ threshold of a fixed ladder runs its own last-kept scan, for the scores depend o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -27,14 +27,9 @@ LOWEST, HIGHEST = 0.005, 4.0  # of the ladder, in mean standard deviations of th
 class Moments:
     """Sum and sum of squares of each channel, in float64."""
 
-    count: int
-    total_C: Tensor
-    square_C: Tensor
-
-    @staticmethod
-    def start(channels: int) -> Moments:
-        empty = torch.zeros(channels, dtype=torch.float64)
-        return Moments(count=0, total_C=empty, square_C=empty)
+    count: int = 0
+    total_C: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))  # broadcast by the first sum
+    square_C: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def add(self, z_BCTHW: Tensor) -> Moments:
         z_CN = z_BCTHW.double().transpose(0, 1).flatten(1).cpu()
@@ -61,15 +56,15 @@ class Calibration:
     spec: BackboneSpec
     taus_K: Tensor
     edges: Tensor  # [BINS + 1]; the last bin takes what lies above
-    first: Moments  # slot 0, which sees one frame
-    later: Moments  # the other slots
-    clips: int
-    cells: int  # of all slots
+    counts_KN: Tensor  # [K, BINS]
     kept_K: Tensor
-    scores: int  # per threshold: cells after slot 0
     total_K: Tensor
     square_K: Tensor
-    counts_KN: Tensor  # [K, BINS]
+    first: Moments = field(default_factory=Moments)  # slot 0, which sees one frame
+    later: Moments = field(default_factory=Moments)  # the other slots
+    clips: int = 0
+    cells: int = 0  # of all slots
+    scores: int = 0  # per threshold: cells after slot 0
 
 
 def start(spec: BackboneSpec) -> Calibration:
@@ -81,15 +76,10 @@ def start(spec: BackboneSpec) -> Calibration:
         spec=spec,
         taus_K=taus_K,
         edges=torch.linspace(0, HIGHEST * scale, BINS + 1, dtype=torch.float64),
-        first=Moments.start(spec.channels),
-        later=Moments.start(spec.channels),
-        clips=0,
-        cells=0,
+        counts_KN=torch.zeros(LADDER, BINS, dtype=torch.float64),
         kept_K=zeros_K,
-        scores=0,
         total_K=zeros_K,
         square_K=zeros_K,
-        counts_KN=torch.zeros(LADDER, BINS, dtype=torch.float64),
     )
 
 
@@ -98,28 +88,21 @@ def update(state: Calibration, z_BCTHW: Tensor) -> Calibration:
     """Add the latents of whole clips, each beginning with its slot 0."""
     if z_BCTHW.ndim != 5 or z_BCTHW.shape[1] != state.spec.channels:
         raise ShapeError(f"{state.spec.name} has latents [B, {state.spec.channels}, T, H, W]; got {describe(z_BCTHW)}")
-    kept_K, total_K, square_K = state.kept_K, state.total_K, state.square_K
-    counts_KN, scores = state.counts_KN, state.scores
+    first, later = state.first.add(z_BCTHW[:, :, :1]), state.later.add(z_BCTHW[:, :, 1:])
+    cells = state.cells + z_BCTHW[:, 0].numel()
+    state = replace(state, first=first, later=later, clips=state.clips + len(z_BCTHW), cells=cells)
     for z_CTHW in z_BCTHW.float():
         keep_KTHW, score_KTHW = score_scan(z_CTHW, state.taus_K)
         values_KM = score_KTHW.flatten(1).double().cpu()
-        kept_K = kept_K + keep_KTHW.flatten(1).sum(1).double().cpu()
-        total_K, square_K = total_K + values_KM.sum(1), square_K + values_KM.square().sum(1)
-        counts_KN, scores = counts_KN + _histogram(values_KM, state.edges), scores + values_KM.shape[1]
-    return Calibration(
-        spec=state.spec,
-        taus_K=state.taus_K,
-        edges=state.edges,
-        first=state.first.add(z_BCTHW[:, :, :1]),
-        later=state.later.add(z_BCTHW[:, :, 1:]),
-        clips=state.clips + len(z_BCTHW),
-        cells=state.cells + z_BCTHW[:, 0].numel(),
-        kept_K=kept_K,
-        scores=scores,
-        total_K=total_K,
-        square_K=square_K,
-        counts_KN=counts_KN,
-    )
+        state = replace(
+            state,
+            kept_K=state.kept_K + keep_KTHW.flatten(1).sum(1).double().cpu(),
+            scores=state.scores + values_KM.shape[1],
+            total_K=state.total_K + values_KM.sum(1),
+            square_K=state.square_K + values_KM.square().sum(1),
+            counts_KN=state.counts_KN + _histogram(values_KM, state.edges),
+        )
+    return state
 
 
 def score_scan(z_CTHW: Tensor, taus_K: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,22 +128,15 @@ def finish(state: Calibration, *, data: str = "") -> Profile:
     tau, place = fixed_point(state.taus_K, mean_K)
     nearest = min(round(place), LADDER - 1)
     return Profile(
-        backbone=state.spec.name,
-        weight_hash=state.spec.weight_hash,
-        tau=_round(tau),
-        score_mean=_at(mean_K, place),
-        score_std=_at(std_K, place),
-        taus=tuple(state.taus_K.tolist()),
-        keep_rates=tuple((state.kept_K / state.cells).tolist()),
-        data=data,
-        clips=state.clips,
-        latent_mean=state.later.mean,
-        latent_std=state.later.std,
-        first_mean=state.first.mean,
-        first_std=state.first.std,
+        backbone=state.spec.name, weight_hash=state.spec.weight_hash, data=data, clips=state.clips,
+        tau=float(f"{tau:.3g}"),  # three digits: a threshold is set by people and printed in tables
+        score_mean=_at(mean_K, place), score_std=_at(std_K, place),
+        taus=tuple(state.taus_K.tolist()), keep_rates=tuple((state.kept_K / state.cells).tolist()),
+        latent_mean=state.later.mean, latent_std=state.later.std,
+        first_mean=state.first.mean, first_std=state.first.std,
         score_edges=tuple(state.edges.tolist()),
         score_counts=tuple(int(n) for n in state.counts_KN[nearest].tolist()),
-    )
+    )  # fmt: skip
 
 
 def fixed_point(taus_K: Tensor, mean_K: Tensor) -> tuple[float, float]:
@@ -183,8 +159,3 @@ def _at(values_K: Tensor, place: float) -> float:
     low = min(int(place), len(values_K) - 2)
     share = place - low
     return float((1 - share) * values_K[low] + share * values_K[low + 1])
-
-
-def _round(tau: float) -> float:
-    """Three digits: a threshold is set by people and printed in tables."""
-    return float(f"{tau:.3g}")

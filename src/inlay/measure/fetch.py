@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of an archive in, the file out: a plain download from the package index that pip is configured for."""
+"""Download an archive from the package index that pip is configured for, without pip.
+
+`pip download` would run the archive's own build script to learn its metadata; here an archive is bytes to be checked,
+and nothing of it is run. So the index page is read here.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +53,13 @@ def download(project: str, archive: str, target: Path, *, size: int, index_url: 
 
 
 def check_sha256(path: Path, want: str) -> None:
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            while piece := file.read(PIECE):
-                digest.update(piece)
+            found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise MissingError(f"{path} cannot be read ({error.strerror})") from error
-    if digest.hexdigest() != want:
-        raise MissingError(f"{path.name} has sha256 {digest.hexdigest()}, not {want}; it is another file, or damaged")
+    if found != want:
+        raise MissingError(f"{path.name} has sha256 {found}, not {want}; it is another file, or damaged")
 
 
 def find_link(page: str, archive: str, context: ssl.SSLContext) -> str | None:
@@ -140,8 +142,7 @@ def _open(url: str, context: ssl.SSLContext, begin: int = 0) -> Any:
     if parts.username:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
-    plain = urlunsplit(parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1]))
-    request = urllib.request.Request(plain, headers=headers)
+    request = urllib.request.Request(_shown(url), headers=headers)
     return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context)
 
 

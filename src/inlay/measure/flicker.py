@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pieces of video in, flicker out: how much the error changes from frame to frame, once motion is followed.
+"""Flicker: how much the error changes from frame to frame, once motion is followed.
 
 With e the error of a frame, flicker is the mean of |e(t+1) - W e(t)|, on the 0..255 scale, where W carries the error
 field along the optical flow of the reference. Pixels whose flow forth and back do not meet are left out.
@@ -8,79 +8,106 @@ field along the optical flow of the reference. Pixels whose flow forth and back 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from inlay.errors import pick
-from inlay.measure.base import Gauge, MeasureConfig
-from inlay.measure.flow import FLOWS, Flow
-from inlay.measure.recall import recall
+from inlay.errors import MissingError, ShapeError, pick, require
+from inlay.measure.base import MeasureConfig, recall
+
+Flow = Callable[[Tensor, Tensor], Tensor]  # (a_HWC, b_HWC) uint8 -> [2, H, W] float32
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlickerState:
-    flow: Flow
-    kind: str  # of the flow
-    static_pixels: float
-    last: tuple[Tensor, Tensor] | None = None  # the frame before, of both, so that pieces join without a seam
-    static_sum: float = 0.0
-    static_count: int = 0
-    moving_sum: float = 0.0
-    moving_count: int = 0
+def dis(device: str) -> Flow:
+    """Dense inverse search by OpenCV (medium preset), on the CPU whatever the device."""
+    cv2: Any = require("cv2", extra="measure")
+    finder = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+
+    def flow(a_HWC: Tensor, b_HWC: Tensor) -> Tensor:
+        h, w, _ = a_HWC.shape
+        if min(h, w) < 16:
+            raise ShapeError(f"optical flow needs frames of 16x16 at least; these are {w}x{h}")
+        grey = [cv2.cvtColor(x.cpu().contiguous().numpy(), cv2.COLOR_RGB2GRAY) for x in (a_HWC, b_HWC)]
+        found_HW2 = finder.calc(grey[0], grey[1], None)
+        return torch.from_numpy(found_HW2).permute(2, 0, 1).to(a_HWC.device)
+
+    return flow
 
 
-def start(config: MeasureConfig) -> FlickerState:
-    flow = pick("flow", config.flow, FLOWS)(config.device)
-    return FlickerState(flow=flow, kind=config.flow, static_pixels=config.static_pixels)
+def raft(device: str) -> Flow:
+    """RAFT (large) by torchvision, with the weights that torchvision fetches and keeps."""
+    net = _raft_net(device)
+
+    def flow(a_HWC: Tensor, b_HWC: Tensor) -> Tensor:
+        h, w, _ = a_HWC.shape
+        pad = [0, max(128, -(-w // 8) * 8) - w, 0, max(128, -(-h // 8) * 8) - h]
+        a, b = (
+            F.pad(x.to(device).permute(2, 0, 1)[None].float().div(127.5).sub(1), pad, mode="replicate")
+            for x in (a_HWC, b_HWC)
+        )
+        with torch.no_grad():
+            return net(a, b)[-1][0, :, :h, :w].to(a_HWC.device)
+
+    return flow
 
 
-def update(state: FlickerState, reference_THWC: Tensor, other_THWC: Tensor) -> FlickerState:
-    frames = list(zip(reference_THWC, other_THWC, strict=True))
-    if state.last is not None:
-        state = _step(state, frames[0], _motion(state, state.last[0], reference_THWC[0]))
-    flows = recall(reference_THWC, ("flow", state.kind), lambda: [_motion(state, *p) for p in pairwise(reference_THWC)])
-    state = replace(state, last=frames[0])
-    for frame, flow in zip(frames[1:], flows, strict=True):
-        state = _step(state, frame, flow)
-    return state
+@lru_cache(maxsize=1)
+def _raft_net(device: str) -> Any:
+    try:
+        from torchvision.models import optical_flow
+    except ImportError as error:
+        raise MissingError("flow 'raft' needs torchvision; run: pip install torchvision, or use flow 'dis'") from error
+    try:
+        net = optical_flow.raft_large(weights=optical_flow.Raft_Large_Weights.C_T_SKHT_V2, progress=False)
+    except OSError as error:  # urllib's errors are among these
+        raise MissingError(f"torchvision could not fetch the weights of RAFT ({error}); use flow 'dis'") from error
+    return net.eval().requires_grad_(False).to(device)
 
 
-def _motion(state: FlickerState, before_HWC: Tensor, now_HWC: Tensor) -> tuple[Tensor, Tensor]:
-    """The flow back to the frame before, and where it can be trusted; both are the reference's alone."""
-    back_2HW = state.flow(now_HWC, before_HWC)
-    return back_2HW, consistent(back_2HW, state.flow(before_HWC, now_HWC))
+FLOWS: dict[str, Callable[[str], Flow]] = {"dis": dis, "raft": raft}
 
 
-def _step(state: FlickerState, frame: tuple[Tensor, Tensor], motion: tuple[Tensor, Tensor]) -> FlickerState:
-    assert state.last is not None
-    reference_HWC, other_HWC = frame
-    back_2HW, valid_HW = motion
-    change_CHW = _error(reference_HWC, other_HWC) - warp(_error(*state.last), back_2HW)
-    change_HW = change_CHW.abs().mean(0).double()
-    still_HW = back_2HW.square().sum(0).sqrt() < state.static_pixels
-    static_HW, moving_HW = valid_HW & still_HW, valid_HW & ~still_HW
-    return replace(
-        state,
-        last=(reference_HWC, other_HWC),
-        static_sum=state.static_sum + float(change_HW[static_HW].sum()),
-        static_count=state.static_count + int(static_HW.sum()),
-        moving_sum=state.moving_sum + float(change_HW[moving_HW].sum()),
-        moving_count=state.moving_count + int(moving_HW.sum()),
-    )
+class FlickerGauge:
+    def __init__(self, config: MeasureConfig) -> None:
+        self.flow = pick("flow", config.flow, FLOWS)(config.device)
+        self.kind, self.static_pixels = config.flow, config.static_pixels
+        self.last: tuple[Tensor, Tensor] | None = None  # the frame before, of both, so that pieces join without a seam
+        self.sums, self.counts = {"static": 0.0, "moving": 0.0}, {"static": 0, "moving": 0}
 
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None:
+        frames = list(zip(reference_THWC, other_THWC, strict=True))
+        if self.last is not None:
+            self._step(self.last, frames[0], self._motion(self.last[0], reference_THWC[0]))
+        flows = recall(
+            reference_THWC, ("flow", self.kind), lambda: [self._motion(*pair) for pair in pairwise(reference_THWC)]
+        )
+        for (before, now), flow in zip(pairwise(frames), flows, strict=True):
+            self._step(before, now, flow)
+        self.last = frames[-1]
 
-def finish(state: FlickerState) -> dict[str, float]:
-    """A region without a valid pixel, as the moving part of a still, has no value: NaN."""
-    both = state.static_sum + state.moving_sum, state.static_count + state.moving_count
-    return {
-        "flicker": _ratio(*both),
-        "flicker-static": _ratio(state.static_sum, state.static_count),
-        "flicker-moving": _ratio(state.moving_sum, state.moving_count),
-    }
+    def _motion(self, before_HWC: Tensor, now_HWC: Tensor) -> tuple[Tensor, Tensor]:
+        """The flow back to the frame before, and where it can be trusted; both are the reference's alone."""
+        back_2HW = self.flow(now_HWC, before_HWC)
+        return back_2HW, consistent(back_2HW, self.flow(before_HWC, now_HWC))
+
+    def _step(self, before: tuple[Tensor, Tensor], now: tuple[Tensor, Tensor], motion: tuple[Tensor, Tensor]) -> None:
+        back_2HW, valid_HW = motion
+        change_CHW = _error(*now) - warp(_error(*before), back_2HW)
+        change_HW = change_CHW.abs().mean(0).double()
+        still_HW = back_2HW.square().sum(0).sqrt() < self.static_pixels
+        for region, here_HW in (("static", valid_HW & still_HW), ("moving", valid_HW & ~still_HW)):
+            self.sums[region] += float(change_HW[here_HW].sum())
+            self.counts[region] += int(here_HW.sum())
+
+    def finish(self) -> dict[str, float]:
+        """A region without a valid pixel, as the moving part of a still, has no value: NaN."""
+        found = {f"flicker-{region}": _ratio(self.sums[region], self.counts[region]) for region in self.sums}
+        return {"flicker": _ratio(sum(self.sums.values()), sum(self.counts.values())), **found}
 
 
 def warp(x_CHW: Tensor, flow_2HW: Tensor) -> Tensor:
@@ -113,6 +140,3 @@ def _error(reference_HWC: Tensor, other_HWC: Tensor) -> Tensor:
 
 def _ratio(total: float, count: int) -> float:
     return total / count if count else math.nan
-
-
-FLICKER = Gauge(start=start, update=update, finish=finish)

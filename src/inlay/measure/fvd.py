@@ -1,68 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of video pairs in, distances between their I3D features out: FVD, and KVD with an interval."""
+"""FVD, and KVD with an interval: distances between the I3D features of two sets of videos."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from inlay.errors import ShapeError, UsageError
-from inlay.measure.base import Gauge, MeasureConfig, full_precision
-from inlay.measure.i3d import MIN_FRAMES, I3d, load_i3d
-from inlay.measure.recall import recall
-from inlay.measure.weights import find_weights
+from inlay.measure.base import MeasureConfig, full_precision, recall
+from inlay.measure.weights import find_weights, load_weights
 
+Triple = tuple[int, int, int]
+ONE: Triple = (1, 1, 1)
+MIN_FRAMES = 9  # fewer leave the last average pool, two steps long, with one step
 SIDE = 224
 SUBSETS = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeatureState:
-    net: I3d
-    device: str
-    limit: int  # frames of a video that count
-    reference: tuple[Tensor, ...] = ()  # pieces [3, T, 224, 224]
-    other: tuple[Tensor, ...] = ()
-    source: Tensor | None = None  # the reference as it came, where it came in one piece
-    frames: int = 0
+def same_pad(x: Tensor, kernel: Triple, stride: Triple, value: float = 0.0) -> Tensor:
+    """TensorFlow's SAME: as much on both sides as makes the output ceil(n / stride), the odd one at the end."""
+    pad: list[int] = []
+    for size, k, s in zip(reversed(x.shape[2:]), reversed(kernel), reversed(stride), strict=True):
+        total = max((-(-size // s) - 1) * s + k - size, 0)
+        pad += [total // 2, total - total // 2]
+    return F.pad(x, pad, value=value)
 
 
-def start(config: MeasureConfig) -> FeatureState:
-    net = load_i3d(find_weights("i3d"), config.device)
-    return FeatureState(net=net, device=config.device, limit=config.fvd_frames)
+class Unit(nn.Module):
+    """Convolution, batch normalisation by stored statistics without a scale, ReLU."""
+
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, before: int, after: int, kernel: Triple = ONE, stride: Triple = ONE) -> None:
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+        self.weight = nn.Parameter(torch.empty(after, before, *kernel))
+        self.bias = nn.Parameter(torch.zeros(after))
+        self.register_buffer("mean", torch.zeros(after))
+        self.register_buffer("var", torch.ones(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.conv3d(same_pad(x, self.kernel, self.stride), self.weight, stride=self.stride)
+        return F.relu(F.batch_norm(x, self.mean, self.var, bias=self.bias, eps=1e-3))
 
 
-def update(state: FeatureState, reference_THWC: Tensor, other_THWC: Tensor) -> FeatureState:
-    room = state.limit - state.frames
-    if room <= 0:
-        return state
-    a_CTHW, b_CTHW = (crop_224(x[:room].to(state.device)) for x in (reference_THWC, other_THWC))
-    return replace(
-        state,
-        reference=(*state.reference, a_CTHW),
-        other=(*state.other, b_CTHW),
-        frames=state.frames + a_CTHW.shape[1],
-        source=None if state.frames or len(reference_THWC) > room else reference_THWC,
-    )
+class Pool(nn.Module):
+    def __init__(self, kernel: Triple, stride: Triple) -> None:
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool3d(same_pad(x, self.kernel, self.stride, -torch.inf), self.kernel, self.stride)
 
 
-def finish(state: FeatureState) -> dict[str, Tensor]:
-    """`features` [2, 400] float64: of the reference and of the other."""
-    if state.frames < MIN_FRAMES:
-        raise ShapeError(f"I3D reads clips of at least {MIN_FRAMES} frames; this one has {state.frames}")
-    with torch.no_grad(), full_precision(state.device):
-        # one at a time: a batch of both would double the memory of a long video
-        other = _row(state.net, state.other)
-        if state.source is None:
-            reference = _row(state.net, state.reference)
-        else:  # one reference meets many others
-            reference = recall(state.source, state.net, lambda: _row(state.net, state.reference))
-    return {"features": torch.stack([reference, other]).double()}
+class Mixed(nn.Module):
+    """Four branches side by side: 1x1, 1x1 then 3x3 twice over, and pool then 1x1."""
+
+    def __init__(self, before: int, widths: tuple[int, int, int, int, int, int]) -> None:
+        super().__init__()
+        b0, b1a, b1b, b2a, b2b, b3 = widths
+        self.b0 = Unit(before, b0)
+        self.b1a, self.b1b = Unit(before, b1a), Unit(b1a, b1b, (3, 3, 3))
+        self.b2a, self.b2b = Unit(before, b2a), Unit(b2a, b2b, (3, 3, 3))
+        self.pool, self.b3 = Pool((3, 3, 3), ONE), Unit(before, b3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.b0(x), self.b1b(self.b1a(x)), self.b2b(self.b2a(x)), self.b3(self.pool(x))], 1)
+
+
+MIXED = {
+    "Mixed_3b": (192, (64, 96, 128, 16, 32, 32)),
+    "Mixed_3c": (256, (128, 128, 192, 32, 96, 64)),
+    "Mixed_4b": (480, (192, 96, 208, 16, 48, 64)),
+    "Mixed_4c": (512, (160, 112, 224, 24, 64, 64)),
+    "Mixed_4d": (512, (128, 128, 256, 24, 64, 64)),
+    "Mixed_4e": (512, (112, 144, 288, 32, 64, 64)),
+    "Mixed_4f": (528, (256, 160, 320, 32, 128, 128)),
+    "Mixed_5b": (832, (256, 160, 320, 32, 128, 128)),
+    "Mixed_5c": (832, (384, 192, 384, 48, 128, 128)),
+}
+POOL_BEFORE = {"Mixed_4b": Pool((3, 3, 3), (2, 2, 2)), "Mixed_5b": Pool((2, 2, 2), (2, 2, 2))}
+
+
+class I3d(nn.Module):
+    """Clips [B, 3, T, 224, 224] in [-1, 1], T >= 9, to logits [B, 400]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.Conv3d_1a_7x7 = Unit(3, 64, (7, 7, 7), (2, 2, 2))
+        self.Conv3d_2b_1x1 = Unit(64, 64)
+        self.Conv3d_2c_3x3 = Unit(64, 192, (3, 3, 3))
+        self.pool = Pool((1, 3, 3), (1, 2, 2))
+        self.body = nn.ModuleDict({name: Mixed(before, widths) for name, (before, widths) in MIXED.items()})
+        self.Logits = nn.Conv3d(1024, 400, 1)
+
+    def forward(self, x_BCTHW: Tensor) -> Tensor:
+        x = self.pool(self.Conv3d_1a_7x7(x_BCTHW))
+        x = self.pool(self.Conv3d_2c_3x3(self.Conv3d_2b_1x1(x)))
+        for name, block in self.body.items():
+            if name in POOL_BEFORE:
+                x = POOL_BEFORE[name](x)
+            x = block(x)
+        return self.Logits(F.avg_pool3d(x, (2, 7, 7), 1)).mean((2, 3, 4))
+
+
+@lru_cache(maxsize=2)
+def load_i3d(path: Path, device: str = "cpu") -> I3d:
+    """The network with its weights, frozen."""
+    net = I3d()
+    load_weights(net, path)
+    return net.eval().requires_grad_(False).to(device)
+
+
+class FeatureGauge:
+    """The I3D features of both videos, from their first frames."""
+
+    def __init__(self, config: MeasureConfig) -> None:
+        self.net = load_i3d(find_weights("i3d"), config.device)
+        self.device, self.limit = config.device, config.fvd_frames
+        self.reference: list[Tensor] = []  # pieces [3, T, 224, 224]
+        self.other: list[Tensor] = []
+        self.source: Tensor | None = None  # the reference as it came, where it came in one piece
+        self.frames = 0
+
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None:
+        left = self.limit - self.frames
+        if left <= 0:
+            return
+        self.source = None if self.frames or len(reference_THWC) > left else reference_THWC
+        self.reference.append(crop_224(reference_THWC[:left].to(self.device)))
+        self.other.append(crop_224(other_THWC[:left].to(self.device)))
+        self.frames += self.reference[-1].shape[1]
+
+    def finish(self) -> dict[str, Tensor]:
+        """`features` [2, 400] float64: of the reference and of the other."""
+        if self.frames < MIN_FRAMES:
+            raise ShapeError(f"I3D reads clips of at least {MIN_FRAMES} frames; this one has {self.frames}")
+        with torch.no_grad(), full_precision(self.device):
+            # one at a time: a batch of both would double the memory of a long video
+            other = _row(self.net, self.other)
+            if self.source is None:
+                reference = _row(self.net, self.reference)
+            else:  # one reference meets many others
+                reference = recall(self.source, self.net, lambda: _row(self.net, self.reference))
+        return {"features": torch.stack([reference, other]).double()}
 
 
 def _row(net: I3d, pieces: Sequence[Tensor]) -> Tensor:
@@ -170,6 +258,3 @@ def summarise_kvd(readings: Sequence[Tensor], config: MeasureConfig) -> tuple[fl
     if len(a_ND) < 4:
         return value, None, None
     return value, *kernel_interval(a_ND, b_ND, seed=config.seed)
-
-
-FEATURES = Gauge(start=start, update=update, finish=finish)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pieces of video in, LPIPS out: how far apart two frames lie in the features of VGG16, by learnt weights."""
+"""LPIPS: how far apart two frames lie in the features of VGG16, by learnt weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from inlay.errors import ShapeError
-from inlay.measure.base import Gauge, MeasureConfig, full_precision
-from inlay.measure.recall import is_remembered, recall
+from inlay.measure.base import MeasureConfig, full_precision, is_remembered, recall
 from inlay.measure.weights import find_weights, load_weights
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # VGG16: a pool between stages
@@ -74,35 +72,33 @@ def load_lpips(path: Path, device: str = "cpu", order: torch.memory_format = tor
     return net.eval().requires_grad_(False).to(device).to(memory_format=order)  # type: ignore[call-overload]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LpipsState:
-    net: Lpips
-    frames: int = 0
-    total: float = 0.0
+class LpipsGauge:
+    def __init__(self, config: MeasureConfig) -> None:
+        # GPUs have their float32 kernels for the plain order
+        order = torch.channels_last if torch.device(config.device).type == "cpu" else torch.contiguous_format
+        self.net = load_lpips(find_weights("lpips"), config.device, order)
+        self.frames, self.total = 0, 0.0
 
+    @torch.no_grad()
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None:
+        frames, height, width, _ = reference_THWC.shape
+        if min(height, width) < 16:
+            need = "LPIPS halves the frame four times and needs 16x16 at least"
+            raise ShapeError(f"{need}; the frames are {width}x{height}")
+        with full_precision(self.net.shift.device):
+            pieces = zip(_of_reference(self.net, reference_THWC), _features(self.net, other_THWC), strict=True)
+            total = torch.stack([self.net.distance(a, b).double().sum() for a, b in pieces]).sum()
+        self.frames += frames
+        self.total += float(total)
 
-def start(config: MeasureConfig) -> LpipsState:
-    # GPUs have their float32 kernels for the plain order
-    order = torch.channels_last if torch.device(config.device).type == "cpu" else torch.contiguous_format
-    return LpipsState(net=load_lpips(find_weights("lpips"), config.device, order))
-
-
-@torch.no_grad()
-def update(state: LpipsState, reference_THWC: Tensor, other_THWC: Tensor) -> LpipsState:
-    frames, height, width, _ = reference_THWC.shape
-    if min(height, width) < 16:
-        raise ShapeError(f"LPIPS halves the frame four times and needs 16x16 at least; the frames are {width}x{height}")
-    device = state.net.shift.device
-    with full_precision(device):
-        pieces = zip(_of_reference(state.net, reference_THWC), _features(state.net, other_THWC), strict=True)
-        total = torch.stack([state.net.distance(a, b).double().sum() for a, b in pieces]).sum()
-    return replace(state, frames=state.frames + frames, total=state.total + float(total))
+    def finish(self) -> dict[str, float]:
+        return {"lpips": self.total / self.frames}
 
 
 def _of_reference(net: Lpips, x_THWC: Tensor) -> Iterable[list[Tensor]]:
     """Kept where one reference meets many others, and is not too large to keep."""
-    room = PIXELS_KEPT.get(net.shift.device.type, PIXELS_KEPT_ELSEWHERE)
-    if not is_remembered(x_THWC) or x_THWC[..., 0].numel() > room:
+    most = PIXELS_KEPT.get(net.shift.device.type, PIXELS_KEPT_ELSEWHERE)
+    if not is_remembered(x_THWC) or x_THWC[..., 0].numel() > most:
         return _features(net, x_THWC)
     return recall(x_THWC, net, lambda: list(_features(net, x_THWC)))
 
@@ -113,14 +109,7 @@ def _features(net: Lpips, x_THWC: Tensor) -> Iterator[list[Tensor]]:
         yield net.features(to_unit(piece, net.shift.device))
 
 
-def finish(state: LpipsState) -> dict[str, float]:
-    return {"lpips": state.total / state.frames}
-
-
 def to_unit(x_THWC: Tensor, device: torch.device) -> Tensor:
     """uint8 frames -> [T, 3, H, W] in [-1, 1]."""
     x_TCHW = x_THWC.to(device).permute(0, 3, 1, 2).float().div(127.5).sub(1)  # channels last in memory
     return x_TCHW if device.type == "cpu" else x_TCHW.contiguous()
-
-
-LPIPS = Gauge(start=start, update=update, finish=finish)

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of videos in, a report out: each metric asked for with its convention, or the reason why it is missing."""
+"""Measure pairs of videos: a report has each metric with its convention, or the reason why it is missing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from inlay.errors import InlayError, ShapeError, UsageError, pick
-from inlay.measure.base import Gauge, MeasureConfig, Score
+from inlay.measure.base import Gauge, MeasureConfig, Metric, Score
 from inlay.measure.table import METRICS, PAIR_METRICS, SET_METRICS
 from inlay.video.frames import Pieces, Video, in_step
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,40 @@ def _number(score: Score) -> str:
     return f"{score.value:.4f}{' ' + score.unit if score.unit else ''}{span}"
 
 
+class GaugeRun:
+    """The gauges behind some metrics over one pair of videos; one that cannot run does not cost the others."""
+
+    def __init__(self, metrics: Iterable[Metric], config: MeasureConfig) -> None:
+        self.gauges: dict[type[Gauge], Gauge] = {}
+        self.unavailable: dict[type[Gauge], str] = {}  # weights or a package are not there
+        self.failed: dict[type[Gauge], str] = {}  # these videos are none for it
+        for kind in dict.fromkeys(metric.gauge for metric in metrics):
+            try:
+                self.gauges[kind] = kind(config)
+            except InlayError as error:
+                self.unavailable[kind] = str(error)
+
+    def update(self, reference_THWC: Tensor, other_THWC: Tensor) -> None:
+        self._each(lambda gauge: gauge.update(reference_THWC, other_THWC))
+
+    def finish(self) -> dict[type[Gauge], dict[str, Any]]:
+        """What each gauge read; `why` says why another has no reading."""
+        return self._each(lambda gauge: gauge.finish())
+
+    def why(self, kind: type[Gauge]) -> str:
+        return self.unavailable.get(kind) or self.failed[kind]
+
+    def _each(self, step: Callable[[Gauge], T]) -> dict[type[Gauge], T]:
+        found: dict[type[Gauge], T] = {}
+        for kind, gauge in list(self.gauges.items()):
+            try:
+                found[kind] = step(gauge)
+            except InlayError as error:
+                del self.gauges[kind]
+                self.failed[kind] = str(error)
+        return found
+
+
 class Meter:
     """Holds the states: `update` for each piece of a pair, `end_video` after its last, `report` after all videos."""
 
@@ -61,16 +99,10 @@ class Meter:
         if not self.metrics:
             raise UsageError(f"no metric is named (choices: {', '.join(METRICS)})")
         self.videos: list[str] = []
-        self._frames = 0
+        self._run: GaugeRun | None = None  # of the video at hand
         self._size: tuple[int, int] | None = None
-        self._states: dict[int, Any] = {}
-        self._failed: dict[int, str] = {}  # gauges that cannot run for the video at hand
-        self._readings: dict[int, list[dict[str, Any] | None]] = {id(g): [] for g in self._gauges()}
-        self._reasons: dict[int, list[str]] = {id(g): [] for g in self._gauges()}
-
-    def _gauges(self) -> list[Gauge]:
-        """Each once, though several metrics may read from it."""
-        return list({id(m.gauge): m.gauge for m in self.metrics.values()}.values())
+        self._readings: dict[type[Gauge], list[dict[str, Any] | None]] = {m.gauge: [] for m in self.metrics.values()}
+        self._reasons: dict[type[Gauge], list[str]] = {m.gauge: [] for m in self.metrics.values()}
 
     def update(self, reference: Video, other: Video) -> None:
         """Two pieces of the same length and size; pieces of one video follow one another."""
@@ -78,47 +110,26 @@ class Meter:
         size = (reference.width, reference.height)
         if self._size not in (None, size):
             raise ShapeError(f"the frames of one video have one size; got {self._size} and then {size} (width, height)")
-        if self._frames == 0:
-            for gauge in self._gauges():
-                self._try(gauge, gauge.start, self.config)
-        self._size, self._frames = size, self._frames + len(reference)
-        a_THWC, b_THWC = reference.frames.to(self.config.device), other.frames.to(self.config.device)
-        for gauge in self._gauges():
-            if id(gauge) in self._states:
-                self._try(gauge, gauge.update, self._states[id(gauge)], a_THWC, b_THWC)
-
-    def _try(self, gauge: Gauge, step: Callable[..., Any], *inputs: Any) -> None:
-        """One metric that cannot run must not cost the others."""
-        try:
-            self._states[id(gauge)] = step(*inputs)
-        except InlayError as error:
-            self._states.pop(id(gauge), None)
-            self._failed[id(gauge)] = str(error)
+        self._run, self._size = self._run or GaugeRun(self.metrics.values(), self.config), size
+        self._run.update(reference.frames.to(self.config.device), other.frames.to(self.config.device))
 
     def end_video(self, name: str | None = None) -> dict[str, float]:
         """Close the video at hand; its values by metric (not those that only a set has, nor those that failed)."""
-        if self._frames == 0:
+        if self._run is None:
             raise UsageError("no frames were given since the last video ended")
         name = name or f"video-{len(self.videos)}"
         self.videos.append(name)
-        for gauge in self._gauges():
-            self._readings[id(gauge)].append(self._close(gauge, name))
-        self._states, self._failed, self._frames, self._size = {}, {}, 0, None
+        found = self._run.finish()
+        for gauge, readings in self._readings.items():
+            readings.append(found.get(gauge))
+            if gauge not in found:
+                self._reasons[gauge].append(f"{name}: {self._run.why(gauge)}")
+        self._run = self._size = None
         return {m: row[-1] for m, row in self._per_video().items() if not math.isnan(row[-1])}
-
-    def _close(self, gauge: Gauge, name: str) -> dict[str, Any] | None:
-        try:
-            if id(gauge) in self._states:
-                return gauge.finish(self._states[id(gauge)])
-            reason = self._failed[id(gauge)]
-        except InlayError as error:
-            reason = str(error)
-        self._reasons[id(gauge)].append(f"{name}: {reason}")
-        return None
 
     def _per_video(self) -> dict[str, tuple[float, ...]]:
         return {
-            name: tuple(math.nan if r is None else r[metric.key] for r in self._readings[id(metric.gauge)])
+            name: tuple(math.nan if r is None else r[metric.key] for r in self._readings[metric.gauge])
             for name, metric in self.metrics.items()
             if metric.per_video
         }
@@ -131,8 +142,8 @@ class Meter:
         missing: dict[str, str] = {}
         notes: list[str] = []
         for name, metric in self.metrics.items():
-            readings = [r[metric.key] for r in self._readings[id(metric.gauge)] if r is not None]
-            reasons = self._reasons[id(metric.gauge)]
+            readings = [r[metric.key] for r in self._readings[metric.gauge] if r is not None]
+            reasons = self._reasons[metric.gauge]
             if not readings:
                 missing[name] = reasons[0].split(": ", 1)[1]
                 continue

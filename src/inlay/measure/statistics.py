@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of the same clips in, intervals and p-values out."""
+"""Intervals and paired tests over the numbers of the same clips."""
 
 from __future__ import annotations
 
@@ -56,9 +56,8 @@ def paired_comparison(a: Sequence[float], b: Sequence[float], *, confidence: flo
     mean, sd = float(d_N.mean()), float(d_N.std(ddof=1))
     if sd <= 1e-12 * max(1.0, abs(mean)):  # no spread: the tests' formulas divide by it
         p = 1.0 if abs(mean) <= 1e-12 else 0.0
-        return PairedComparison(
-            clips=len(d_N), mean_difference=mean, low=mean, high=mean, t_p=p, wilcoxon_p=_sign_p(d_N)
-        )
+        exact = min(1.0, 2.0 ** (1 - len(d_N))) if d_N.any() else 1.0  # of all sign patterns two are as extreme
+        return PairedComparison(clips=len(d_N), mean_difference=mean, low=mean, high=mean, t_p=p, wilcoxon_p=exact)
     stats = require("scipy.stats", extra="measure")
     half = stats.t.ppf(0.5 + confidence / 2, len(d_N) - 1) * sd / math.sqrt(len(d_N))
     t = mean / (sd / math.sqrt(len(d_N)))
@@ -70,11 +69,6 @@ def paired_comparison(a: Sequence[float], b: Sequence[float], *, confidence: flo
         t_p=float(2 * stats.t.sf(abs(t), len(d_N) - 1)),
         wilcoxon_p=float(stats.wilcoxon(d_N).pvalue),
     )
-
-
-def _sign_p(d_N: np.ndarray) -> float:
-    """Wilcoxon's exact p where all differences are equal: every sign pattern is as likely, two are as extreme."""
-    return 1.0 if not d_N.any() else min(1.0, 2.0 ** (1 - len(d_N)))
 
 
 def _numbers(values: Sequence[float], *, least: int) -> np.ndarray:

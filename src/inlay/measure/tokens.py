@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, counts out: keep rate, tokens, bits per pixel."""
+"""What tokens cost: keep rate, tokens, bits per pixel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TokenCounts:
 def count_tokens(tokens: Tokens, *, size_bytes: int | None = None) -> TokenCounts:
     """Counts of one video; the bits are those of its file where the size is given, else of 16-bit numbers."""
     if size_bytes is None:
-        bits = raw_bits(tokens)
+        bits = 16 * len(tokens) * tokens.channels + tokens.cells  # no entropy coder: each number, and a mask bit a cell
         convention = "bits of the kept values at 16 bits a number, plus one mask bit a cell, per pixel of the source"
     else:
         if size_bytes < 0:
@@ -40,11 +40,6 @@ def count_tokens(tokens: Tokens, *, size_bytes: int | None = None) -> TokenCount
         bits_per_pixel=bits / pixel_count(tokens.info),
         convention=convention,
     )
-
-
-def raw_bits(tokens: Tokens, *, bits_per_number: int = 16) -> int:
-    """Bits without an entropy coder: every kept number, and a mask bit for every cell."""
-    return len(tokens) * tokens.channels * bits_per_number + tokens.cells
 
 
 def bits_per_pixel(size_bytes: int, info: VideoInfo) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a metric network in, the path of its weights out; `fetch_metrics` brings them where they are missing."""
+"""Find the weights of the metric networks; `fetch_metrics` downloads them where they are missing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from inlay.errors import MissingError, pick
-from inlay.measure.convert import i3d_tensors, lpips_tensors
-from inlay.measure.unpickle import read_pickle
+from inlay.measure.convert import i3d_tensors, lpips_tensors, read_pickle
 
 FETCH = "run: inlay fetch metrics"
 

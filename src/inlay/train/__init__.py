@@ -6,30 +6,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-_LAZY = {  # public name -> its module, imported on first use: the command line starts without torch
-    "BACKBONE_PRESETS": "presets", "LIT_PRESETS": "presets", "TOGETHER_PRESETS": "presets",
-    "ClipConfig": "config", "LossConfig": "config", "OptimConfig": "config", "TrainConfig": "config",
-    "TrainError": "errors",
-    "ClipEntry": "sampler", "Draw": "sampler", "Sampler": "sampler",
-    "Batch": "data", "ClipSource": "data", "FileClips": "data", "Loader": "data",
-    "Muon": "optim", "LatentCache": "cache",
-    "BackboneTask": "tasks", "LitTask": "tasks", "Task": "tasks", "Validation": "validate", "ValidationSet": "validate",
-    "TogetherTask": "together",
-    "TrainResult": "loop", "fit": "loop", "train_backbone": "runs", "train_lit": "runs", "train_together": "runs",
-}  # fmt: skip
+_MODULES = {  # imported on first use of one of their names: the command line starts without torch
+    "presets": ("BACKBONE_PRESETS", "LIT_PRESETS", "TOGETHER_PRESETS"),
+    "config": ("ClipConfig", "LossConfig", "OptimConfig", "TrainConfig", "TrainError"),
+    "sampler": ("ClipEntry", "Draw", "Sampler"),
+    "data": ("Batch", "ClipSource", "FileClips", "LatentCache", "Loader"),
+    "optim": ("Muon",),
+    "tasks": ("BackboneTask", "LitTask", "Task"),
+    "together": ("TogetherTask",),
+    "validate": ("Validation", "ValidationSet"),
+    "loop": ("TrainResult", "fit"),
+    "runs": ("RunOptions", "train_backbone", "train_lit", "train_together"),
+}
+_LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = ["presets", *_LAZY]
 
 if TYPE_CHECKING:
     from inlay.train import presets
-    from inlay.train.cache import LatentCache
-    from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig
-    from inlay.train.data import Batch, ClipSource, FileClips, Loader
-    from inlay.train.errors import TrainError
+    from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig, TrainError
+    from inlay.train.data import Batch, ClipSource, FileClips, LatentCache, Loader
     from inlay.train.loop import TrainResult, fit
     from inlay.train.optim import Muon
     from inlay.train.presets import BACKBONE_PRESETS, LIT_PRESETS, TOGETHER_PRESETS
-    from inlay.train.runs import train_backbone, train_lit, train_together
+    from inlay.train.runs import RunOptions, train_backbone, train_lit, train_together
     from inlay.train.sampler import ClipEntry, Draw, Sampler
     from inlay.train.tasks import BackboneTask, LitTask, Task
     from inlay.train.together import TogetherTask

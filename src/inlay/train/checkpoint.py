@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a run in, two files out and back: tensors as safetensors, the rest as JSON, never half of either.
+"""The state of a run as two files: tensors as safetensors, the rest as JSON, never half of either.
 
 The JSON file names its tensor file and is replaced last: until then the old pair stands, whatever happens.
 """
@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +19,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from inlay.errors import UsageError
 from inlay.files import write_atomic
-from inlay.train.errors import TrainError
+from inlay.train.config import TrainError
+from inlay.weightfile import load_weights
 
 FORMAT = 1
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,7 @@ def explained(what: str, size_bytes: int = 0, comfort: str = "") -> Iterator[Non
         yield
     except (OSError, SafetensorError) as error:
         code = error.errno if isinstance(error, OSError) else None
-        full = code in NO_ROOM or "No space left" in str(error)
+        full = code in DISK_FULL or "No space left" in str(error)
         reason = "the disk is full" if full else (os.strerror(code) if code else str(error))
         size = f" ({size_bytes / 1e6:.1f} MB)" if size_bytes else ""
         cure = "make room, then resume" if full else "name a place that can be written to"
@@ -140,3 +143,32 @@ def seed_random(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.manual_seed(seed)
+
+
+def start_from(module: nn.Module, path: str | Path) -> tuple[str, ...]:
+    """Fill `module`; returns the names of the blocks that are new.
+
+    A block more than the file has is welcome: residual blocks begin as the identity, so a trained network may grow and
+    still give what it gave. Anything else that does not fit is an error.
+    """
+    file = load_weights(Path(path))
+    want = module.state_dict()
+    for name, tensor in file.tensors.items():
+        if name not in want:
+            raise UsageError(f"{path}: tensor {name} has no place in this network; only smaller ones can be grown")
+        if tensor.shape != want[name].shape:
+            have, need = tuple(tensor.shape), tuple(want[name].shape)
+            raise UsageError(f"{path}: tensor {name} has shape {have}, the network needs {need}")
+    new = sorted({_block(name) for name in want.keys() - file.tensors.keys()})
+    known = {_block(name) for name in file.tensors}
+    strays = [name for name in new if name in known or not re.search(r"\.\d+$", name)]
+    if strays:
+        raise UsageError(f"{path}: tensors of {strays[0]} are missing; the file belongs to another network")
+    module.load_state_dict(file.tensors, strict=False)
+    return tuple(new)
+
+
+def _block(name: str) -> str:
+    """`decoder.coarse.3.conv1.weight` belongs to the block `decoder.coarse.3`."""
+    found = re.match(r"(.*?\.\d+)\.", name)
+    return found.group(1) if found else name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings in, checked settings out: everything that decides what a training run does. Needs no torch."""
+"""Everything that decides what a training run does, checked when made. Needs no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from inlay.errors import ConfigError, UsageError, pick
+from inlay.errors import ConfigError, InlayError, UsageError, pick
 
 LOSSES = ("mse", "log-mse", "l1")
 TEMPORAL_FORMS = ("pixel", "latent", "static")
@@ -22,8 +22,13 @@ CROPS = ("random", "centre")
 BALANCES = ("clips", "frames")
 
 
-def _help(text: str, **extra: Any) -> dict[str, Any]:
-    return {"help": text, **extra}
+class TrainError(InlayError):
+    """A run that cannot go on: the loss is not a number, the disk is full, the data are too short."""
+
+
+def option(default: Any, text: str, *, free: bool = False) -> Any:
+    """A field with its help text; one marked `free` may change when a run is resumed."""
+    return field(default=default, metadata={"help": text, "free": free})
 
 
 def _choice(kind: str, name: str, choices: Iterable[str]) -> None:
@@ -44,17 +49,17 @@ def _at_least(name: str, value: float, low: float) -> None:
 class ClipConfig:
     """How a training clip is cut out of a video."""
 
-    frames: int = field(default=33, metadata=_help("frames of a clip: 1 + a multiple of the backbone's time stride"))
-    size: int = field(default=256, metadata=_help("height and width of a clip in pixels"))
-    interval: tuple[int, int] = field(default=(3, 3), metadata=_help("frame interval, drawn from this range"))
-    start: str = field(default="random", metadata=_help("first frame: random, or grid (every clip-length, no overlap)"))
-    crop: str = field(default="random", metadata=_help("place of the crop: random or centre"))
-    zoom: tuple[float, float] = field(
-        default=(1.0, 1.0), metadata=_help("the short side becomes size x zoom before the crop; drawn from this range")
+    frames: int = option(33, "frames of a clip: 1 + a multiple of the backbone's time stride")
+    size: int = option(256, "height and width of a clip in pixels")
+    interval: tuple[int, int] = option((3, 3), "frame interval, drawn from this range")
+    start: str = option("random", "first frame: random, or grid (every clip-length, no overlap)")
+    crop: str = option("random", "place of the crop: random or centre")
+    zoom: tuple[float, float] = option(
+        (1.0, 1.0), "the short side becomes size x zoom before the crop; drawn from this range"
     )
-    flip: bool = field(default=True, metadata=_help("mirror half of the clips left to right"))
-    reverse: bool = field(default=False, metadata=_help("play half of the clips backwards"))
-    balance: str = field(default="clips", metadata=_help("every video equally often (clips) or by its length (frames)"))
+    flip: bool = option(True, "mirror half of the clips left to right")
+    reverse: bool = option(False, "play half of the clips backwards")
+    balance: str = option("clips", "every video equally often (clips) or by its length (frames)")
 
     def __post_init__(self) -> None:
         _at_least("frames", self.frames, 1)
@@ -82,15 +87,15 @@ class ClipConfig:
 class LossConfig:
     """Weights of the terms; a weight of 0 leaves its term out."""
 
-    pixel: float = field(default=1.0, metadata=_help("weight of the pixel term"))
-    pixel_loss: str = field(default="mse", metadata=_help("form of the pixel term: mse, log-mse (PSNR itself) or l1"))
-    latent: float = field(default=1.0, metadata=_help("weight of the latent term (lit only)"))
-    latent_loss: str = field(default="mse", metadata=_help("form of the latent term: mse, log-mse or l1"))
-    temporal: float = field(default=0.0, metadata=_help("weight of the temporal-difference term"))
-    temporal_form: str = field(default="pixel", metadata=_help("form of it: pixel, latent or static (static-weighted)"))
-    perceptual: float = field(default=0.0, metadata=_help("weight of LPIPS"))
-    perceptual_frames: int = field(default=4, metadata=_help("frames of each clip that LPIPS looks at"))
-    latent_size: float = field(default=0.0, metadata=_help("weight of the mean square of latents (backbone only)"))
+    pixel: float = option(1.0, "weight of the pixel term")
+    pixel_loss: str = option("mse", "form of the pixel term: mse, log-mse (PSNR itself) or l1")
+    latent: float = option(1.0, "weight of the latent term (lit only)")
+    latent_loss: str = option("mse", "form of the latent term: mse, log-mse or l1")
+    temporal: float = option(0.0, "weight of the temporal-difference term")
+    temporal_form: str = option("pixel", "form of it: pixel, latent or static (static-weighted)")
+    perceptual: float = option(0.0, "weight of LPIPS")
+    perceptual_frames: int = option(4, "frames of each clip that LPIPS looks at")
+    latent_size: float = option(0.0, "weight of the mean square of latents (backbone only)")
 
     def __post_init__(self) -> None:
         for name in ("pixel", "latent", "temporal", "perceptual", "latent_size"):
@@ -107,19 +112,17 @@ class LossConfig:
 class OptimConfig:
     """How gradients become steps."""
 
-    optimizer: str = field(
-        default="adamw", metadata=_help("optimiser: adamw, or muon (for matrices; adamw for the rest)")
-    )
-    lr: float = field(default=5e-4, metadata=_help("highest learning rate"))
-    min_lr: float = field(default=1e-5, metadata=_help("learning rate at the end"))
-    warmup: int = field(default=0, metadata=_help("steps over which the learning rate rises from 0"))
-    schedule: str = field(default="cosine", metadata=_help("fall of the learning rate: cosine, linear or constant"))
-    weight_decay: float = field(default=1e-4, metadata=_help("decoupled weight decay"))
-    decay_all: bool = field(default=True, metadata=_help("decay biases and norms too (off: matrices only)"))
-    betas: tuple[float, float] = field(default=(0.9, 0.999), metadata=_help("AdamW's betas"))
-    momentum: float = field(default=0.95, metadata=_help("muon's momentum"))
-    clip_norm: float = field(default=0.0, metadata=_help("largest gradient norm; 0: no clipping"))
-    ema: float = field(default=0.0, metadata=_help("decay of the averaged weights; 0: no averaging"))
+    optimizer: str = option("adamw", "optimiser: adamw, or muon (for matrices; adamw for the rest)")
+    lr: float = option(5e-4, "highest learning rate")
+    min_lr: float = option(1e-5, "learning rate at the end")
+    warmup: int = option(0, "steps over which the learning rate rises from 0")
+    schedule: str = option("cosine", "fall of the learning rate: cosine, linear or constant")
+    weight_decay: float = option(1e-4, "decoupled weight decay")
+    decay_all: bool = option(True, "decay biases and norms too (off: matrices only)")
+    betas: tuple[float, float] = option((0.9, 0.999), "AdamW's betas")
+    momentum: float = option(0.95, "muon's momentum")
+    clip_norm: float = option(0.0, "largest gradient norm; 0: no clipping")
+    ema: float = option(0.0, "decay of the averaged weights; 0: no averaging")
 
     def __post_init__(self) -> None:
         _choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -137,33 +140,30 @@ class OptimConfig:
 class TrainConfig:
     """One run. Fields marked `free` may change when a run is resumed: they do not touch the result."""
 
-    steps: int = field(default=10_000, metadata=_help("optimiser steps"))
-    batch: int = field(default=16, metadata=_help("clips per step, over all processes and accumulated parts"))
-    accumulate: int = field(default=1, metadata=_help("parts a step's clips are cut into, to fit the memory"))
-    tau: tuple[float, float] = field(default=(0.3, 0.3), metadata=_help("masking threshold, drawn log-uniformly"))
-    criterion: str = field(default="latent-l1", metadata=_help("masking criterion"))
-    reference: str = field(default="last-kept", metadata=_help("masking reference"))
-    latent_noise: float = field(
-        default=0.0, metadata=_help("standard deviation of noise put on latents (backbone only)")
+    steps: int = option(10_000, "optimiser steps")
+    batch: int = option(16, "clips per step, over all processes and accumulated parts")
+    accumulate: int = option(1, "parts a step's clips are cut into, to fit the memory")
+    tau: tuple[float, float] = option((0.3, 0.3), "masking threshold, drawn log-uniformly")
+    criterion: str = option("latent-l1", "masking criterion")
+    reference: str = option("last-kept", "masking reference")
+    latent_noise: float = option(0.0, "standard deviation of noise put on latents (backbone only)")
+    masked: float = option(
+        0.0, "share of clips that are masked and filled (together only; there tau is in mean changes)"
     )
-    masked: float = field(
-        default=0.0,
-        metadata=_help("share of clips that are masked and filled (together only; there tau is in mean changes)"),
-    )
-    precision: str = field(default="fp32", metadata=_help("arithmetic: fp32, tf32 or bf16 (autocast)"))
-    seed: int = field(default=0, metadata=_help("decides clips, crops, thresholds and first weights"))
-    max_seconds: float = field(default=0.0, metadata=_help("time budget: the schedule ends with it; 0: steps alone"))
-    validate_every: int = field(default=500, metadata=_help("steps between validations; 0: only at the end"))
-    validate_clips: int = field(default=16, metadata=_help("clips that validation looks at"))
-    validate_interval: int = field(default=1, metadata=_help("frame interval in validation"))
-    validate_tau: float = field(default=0.0, metadata=_help("threshold in validation; 0: the middle of the tau range"))
-    checkpoint_every: int = field(default=250, metadata=_help("steps between checkpoints", free=True))
-    log_every: int = field(default=10, metadata=_help("steps between log lines", free=True))
-    compile: bool = field(default=False, metadata=_help("compile the networks with torch.compile", free=True))
-    record: bool = field(default=False, metadata=_help("play steps back as a CUDA graph (one GPU)", free=True))
-    pictures: int = field(default=4, metadata=_help("clips shown in validation pictures; 0: none", free=True))
-    tensorboard: bool = field(default=False, metadata=_help("write TensorBoard events (extra: train)", free=True))
-    latent_cache: str = field(default="", metadata=_help("folder that keeps latents between visits (lit only)"))
+    precision: str = option("fp32", "arithmetic: fp32, tf32 or bf16 (autocast)")
+    seed: int = option(0, "decides clips, crops, thresholds and first weights")
+    max_seconds: float = option(0.0, "time budget: the schedule ends with it; 0: steps alone")
+    validate_every: int = option(500, "steps between validations; 0: only at the end")
+    validate_clips: int = option(16, "clips that validation looks at")
+    validate_interval: int = option(1, "frame interval in validation")
+    validate_tau: float = option(0.0, "threshold in validation; 0: the middle of the tau range")
+    checkpoint_every: int = option(250, "steps between checkpoints", free=True)
+    log_every: int = option(10, "steps between log lines", free=True)
+    compile: bool = option(False, "compile the networks with torch.compile", free=True)
+    record: bool = option(False, "play steps back as a CUDA graph (one GPU)", free=True)
+    pictures: int = option(4, "clips shown in validation pictures; 0: none", free=True)
+    tensorboard: bool = option(False, "write TensorBoard events (extra: train)", free=True)
+    latent_cache: str = option("", "folder that keeps latents between visits (lit only)")
     clips: ClipConfig = field(default_factory=ClipConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)

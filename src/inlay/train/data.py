@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws in, batches of pixels out: clips read from files as they are needed, and the loader that works ahead.
+"""Clips read from files as they are drawn, and the loader that cuts batches ahead of time.
 
 Legend: B batch, C colours, T frames, H W height and width.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.errors import InlayError, VideoError
+from inlay.files import write_atomic
+from inlay.train.checkpoint import explained
 from inlay.train.sampler import ClipEntry, Draw
 from inlay.video.listing import TRAINING, find_videos
 
@@ -113,9 +116,9 @@ class FileClips:
         yield draw
         n = len(self.entries)
         for clip in ((draw.clip + k) % n for k in range(1, n)):
-            room = self.entries[clip].frames - draw.span
-            if room >= 0:
-                yield replace(draw, clip=clip, start=min(draw.start, room))
+            spare = self.entries[clip].frames - draw.span
+            if spare >= 0:
+                yield replace(draw, clip=clip, start=min(draw.start, spare))
 
     def _note(self, name: str, error: VideoError) -> None:
         if not any(line.startswith(f"{name}:") for line in self.problems):
@@ -228,3 +231,48 @@ class Loader:
 
     def _join(self, clips: list[Tensor], draws: tuple[Draw, ...]) -> Batch:
         return Batch(pixels=torch.stack(clips).to(self.device, non_blocking=True), draws=draws)
+
+
+class LatentCache:
+    """One safetensors file a clip, found by the backbone's weights, the video and the way it was cut."""
+
+    def __init__(self, folder: str | Path, *, weight_hash: str, entries: tuple[ClipEntry, ...]) -> None:
+        self.folder, self.weight_hash, self.entries = Path(folder), weight_hash, entries
+        self.hits = self.misses = 0
+
+    def latents(self, batch: Batch, encode: Callable[[Tensor], Tensor]) -> Tensor:
+        """[B, C, t, h, w]; clips are encoded one by one, so that a latent does not depend on its neighbours."""
+        found = [self._latent(x, draw, encode) for x, draw in zip(batch.pixels, batch.draws, strict=True)]
+        return torch.stack(found)
+
+    def _latent(self, x_CTHW: Tensor, draw: Draw, encode: Callable[[Tensor], Tensor]) -> Tensor:
+        path = self.path_of(draw)
+        stored = _read(path)
+        if stored is not None:
+            self.hits += 1
+            return stored.to(x_CTHW.device)
+        self.misses += 1
+        z_CTHW = encode(x_CTHW[None])[0]
+        from safetensors.torch import save
+
+        with explained(f"latents into {self.folder}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, save({"latents": z_CTHW.detach().cpu().contiguous()}), durable=True)
+        return z_CTHW
+
+    def path_of(self, draw: Draw) -> Path:
+        e = self.entries[draw.clip]
+        cut = (draw.start, draw.frames, draw.interval, draw.size, draw.zoom, draw.y, draw.x, draw.flip, draw.reverse)
+        key = hashlib.sha256(repr((e.name, e.bytes, e.frames, cut)).encode()).hexdigest()
+        return self.folder / self.weight_hash / key[:2] / f"{key[2:34]}.safetensors"
+
+
+def _read(path: Path) -> Tensor | None:
+    """The latents there, or None: a missing or damaged file is simply made again."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)["latents"]
+    except (OSError, SafetensorError, KeyError):
+        return None

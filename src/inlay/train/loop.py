@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task and clips in, trained weights out. Every step is a function of configuration, step and state alone:
+"""The training loop. Every step is a function of configuration, step and state alone:
 
     draws = sampler(seed, step) ─► batch ─► task.loss ─► gradients ─► mean over processes ─► optimiser ─► average
                                               every so often: log line, validation, checkpoint
@@ -33,14 +33,12 @@ from inlay.train.checkpoint import (
     seed_random,
     unpack_optimizers,
 )
-from inlay.train.config import TrainConfig
+from inlay.train.config import TrainConfig, TrainError
 from inlay.train.data import Batch, ClipSource, Loader
-from inlay.train.errors import TrainError
 from inlay.train.optim import average, make_optimizers, rate_at, set_rate
 from inlay.train.processes import Processes, join_processes
-from inlay.train.progress import RunProgress
 from inlay.train.recording import Inputs, RecordedStep, Terms
-from inlay.train.rundir import RunDir, RunIdentity, manifest
+from inlay.train.rundir import RunDir, RunIdentity, RunProgress, manifest
 from inlay.train.sampler import ClipEntry, Sampler
 from inlay.train.tasks import Task
 
@@ -120,7 +118,7 @@ class Training:
         self.best: dict[str, Any] = {"step": 0, "psnr": None}
         self.validated = -1  # the step validation last looked at
         self.kept = 0  # the step of the last checkpoint
-        self.told = 0  # how many of the clips' problems were told
+        self.reported = 0  # how many of the clips' problems were reported
         self.before, self.started = 0.0, time.monotonic()
         self.bad_step = torch.full((), config.steps + 1, dtype=torch.int64, device=self.device)
 
@@ -164,7 +162,7 @@ class Training:
                 terms = self.take_step(batch, rate_at(c.optim, step=self.step, progress=done))
                 progress.step(self.step)
                 self.report(terms, progress)
-                self.tell(clips.problems, progress)
+                self.report_problems(clips.problems, progress)
                 late = bool(stop_after) and time.monotonic() - self.started > stop_after
                 if self.agreed(float(bool(asked) or late)) > 0:
                     self.save()
@@ -200,7 +198,7 @@ class Training:
             terms = self.update_by_parts([self.task.inputs(part) for part in batch.parts(c.accumulate)])
         if self.ema is not None:
             average(self.ema, self.module, decay=c.optim.ema, step=self.step)
-        self.watch(terms["loss"] + terms["grad_norm"])
+        self.note_bad_step(terms["loss"] + terms["grad_norm"])
         return {**terms, "rate": torch.tensor(rate)}
 
     def plain_update(self, inputs: Inputs) -> Terms:
@@ -223,7 +221,7 @@ class Training:
             optimizer.zero_grad(set_to_none=True)
         return {**sums, "grad_norm": norm}
 
-    def watch(self, number: Tensor) -> None:
+    def note_bad_step(self, number: Tensor) -> None:
         """Note the first step whose loss or gradient is no number; on the device, so that nothing waits."""
         here = torch.where(number.isfinite(), self.config.steps + 1, self.step)
         self.bad_step = torch.minimum(self.bad_step, here.to(self.bad_step))
@@ -251,21 +249,19 @@ class Training:
         if self.step % c.checkpoint_every == 0:
             self.save()
 
-    def tell(self, problems: list[str], progress: RunProgress) -> None:
+    def report_problems(self, problems: list[str], progress: RunProgress) -> None:
         """Name the videos that turned out to be unreadable since the last call."""
-        for line in problems[self.told :]:
+        for line in problems[self.reported :]:
             self.run.add_problem(line)
             progress.say(line)
-        self.told = len(problems)
+        self.reported = len(problems)
 
     def validate(self, progress: RunProgress) -> None:
         """Only the first process looks: validation is short, and the others wait at the next gradient."""
         self.validated = self.step
         self.check()
         self.judged.eval()
-        with torch.compiler.set_stance(
-            "force_eager"
-        ):  # other shapes: compiling them would take longer than running them
+        with torch.compiler.set_stance("force_eager"):  # compiling other shapes would take longer than running them
             found = self.task.validate(self.judged) if self.processes.first else None
         self.module.train()
         if found is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two clips in, one number out: the terms of the training objective, as pure functions in float32.
+"""The terms of the training objective, as pure functions in float32.
 
 All are means, so that weights mean the same at every clip size. x: pixels or latents [B, C, T, H, W].
 """

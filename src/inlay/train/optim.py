@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and settings in, optimisers out: AdamW, Muon, the learning-rate schedule, averaged weights."""
+"""AdamW, Muon, the learning-rate schedule, averaged weights."""
 
 from __future__ import annotations
 

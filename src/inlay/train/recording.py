@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step in, the same step as one CUDA graph out.
+"""Record a training step as one CUDA graph, and replay it.
 
 A step of these networks is more than a thousand small launches, which keep Python busier than some GPUs. Recorded
 once, it is played back with one launch. What a recording cannot hold stays outside: the choice of clips, noise drawn

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""(seed, step, place in the batch) in, the clip to cut out: a pure function, so a resumed run sees the same clips.
+"""Which clip to cut, from seed, step and place in the batch: a pure function, so a resumed run sees the same clips.
 
 No state is carried from step to step; neither workers nor processes can change the order.
 """
@@ -30,7 +30,7 @@ class ClipEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One clip to cut. Places are shares of the free room, so they fit videos of every size."""
+    """One clip to cut. Places are shares of the free space, so they fit videos of every size."""
 
     clip: int  # index into the source's entries
     start: int
@@ -94,19 +94,10 @@ class Sampler:
         y, x = rng.random(2) if c.crop == "random" else (0.5, 0.5)
         flip, reverse = rng.random(2) < 0.5
         return Draw(
-            clip=clip,
-            start=start,
-            frames=c.frames,
-            size=c.size,
-            interval=interval,
-            zoom=zoom,
-            y=float(y),
-            x=float(x),
-            flip=bool(flip and c.flip),
-            reverse=bool(reverse and c.reverse),
-            level=float(rng.random()),
+            clip=clip, start=start, frames=c.frames, size=c.size, interval=interval, zoom=zoom, y=float(y), x=float(x),
+            flip=bool(flip and c.flip), reverse=bool(reverse and c.reverse), level=float(rng.random()),
             seed=int(rng.integers(2**62)),
-        )
+        )  # fmt: skip
 
     def _choose(self, count: int, rng: np.random.Generator) -> tuple[int, int]:
         """(clip, how often it was visited before): shuffled rounds, or by weight where weights are given."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch in, its loss out: what is learnt, apart from how. The loop knows tasks by these names only."""
+"""What is learnt, apart from how: the loss of a batch, validation, export. The loop knows tasks by these names only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from inlay.backbones import Backbone, Mini
 from inlay.errors import ConfigError, MissingError, pick
 from inlay.fill import Lit, hold, save_lit
 from inlay.masking import CRITERIA, REFERENCES, MaskConfig, compared, scored_scan
-from inlay.train.cache import LatentCache
 from inlay.train.config import LossConfig, TrainConfig
-from inlay.train.data import Batch
+from inlay.train.data import Batch, LatentCache
 from inlay.train.losses import Pair, StepLoss, weigh
 from inlay.train.sampler import Draw
 from inlay.train.validate import Validation, ValidationSet, in_rows, psnr, shown
@@ -92,7 +91,7 @@ class LitTask:
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         drawn = {"x": batch.pixels, "tau_B": draw_tau(batch.draws, self.config.tau).to(self.device)}
-        return drawn if self.cache is None else {**drawn, "z": self._cached(self.cache, batch)}
+        return drawn if self.cache is None else {**drawn, "z": self.cache.latents(batch, self._latents)}
 
     def loss(self, inputs: dict[str, Tensor]) -> StepLoss:
         x, tau_B, c = inputs["x"], inputs["tau_B"], self.config
@@ -110,12 +109,8 @@ class LitTask:
         return self.backbone.encode(x_BCTHW)
 
     @torch.no_grad()
-    def _cached(self, cache: LatentCache, batch: Batch) -> Tensor:
-        return cache.latents(batch, self.backbone.encode)
-
-    @torch.no_grad()
     def validate(self, module: nn.Module) -> Validation | None:
-        if self.validation is None or not self.validation.draws:
+        if not self.validation:
             return None
         sums: dict[str, list[float]] = {"psnr": [], "keep_rate": []}
         plain: dict[str, list[float]] = {"psnr_full": [], "psnr_hold": []}
@@ -157,7 +152,7 @@ class BackboneTask:
 
     def __init__(self, backbone: Mini, config: TrainConfig, *, validation: ValidationSet | None = None) -> None:
         check_clips(config, backbone)
-        check_pixels_teach(config.loss)
+        check_pixel_terms(config.loss)
         self.module, self.config, self.validation = backbone, config, validation
         backbone.requires_grad_(True).train()
         backbone.weight_hash = "in training"  # weights change every step; their digest is taken when they are saved
@@ -182,7 +177,7 @@ class BackboneTask:
     @torch.no_grad()
     def validate(self, module: nn.Module) -> Validation | None:
         assert isinstance(module, Mini), "a BackboneTask trains a Mini"
-        if self.validation is None or not self.validation.draws:
+        if not self.validation:
             return None
         found: list[float] = []
         rows: list[list[Tensor]] = []
@@ -198,11 +193,7 @@ class BackboneTask:
 
     def export(self, module: nn.Module, path: Path, facts: dict[str, Any]) -> None:
         assert isinstance(module, Mini), "a BackboneTask trains a Mini"
-        meta = {**facts, "config": asdict(module.config)}
-        if self.validation is not None and self.validation.draws:
-            mean, std = latent_statistics(module, self.validation)
-            meta |= {"latent_mean": mean, "latent_std": std}
-        save_weights(path, module.state_dict(), meta, stored="fp32")
+        save_mini(path, module, facts, self.validation)
 
 
 def masks(
@@ -238,10 +229,13 @@ def draw_noise(batch: Batch, backbone: Backbone, config: TrainConfig) -> dict[st
 
 
 @torch.no_grad()
-def latent_statistics(backbone: Mini, validation: ValidationSet) -> tuple[list[float], list[float]]:
-    """(mean, standard deviation) of each latent channel."""
-    z_CN = torch.cat([backbone.encode(x).transpose(0, 1).flatten(1) for x in validation.clips()], dim=1).double()
-    return z_CN.mean(1).tolist(), z_CN.std(1).clamp_min(1e-6).tolist()
+def save_mini(path: Path, backbone: Mini, facts: dict[str, Any], validation: ValidationSet | None) -> None:
+    """Write the weights, with the mean and standard deviation of each latent channel where clips can tell them."""
+    meta = {**facts, "config": asdict(backbone.config)}
+    if validation:
+        z_CN = torch.cat([backbone.encode(x).transpose(0, 1).flatten(1) for x in validation.clips()], dim=1).double()
+        meta |= {"latent_mean": z_CN.mean(1).tolist(), "latent_std": z_CN.std(1).clamp_min(1e-6).tolist()}
+    save_weights(path, backbone.state_dict(), meta, stored="fp32")
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -283,7 +277,7 @@ def check_clips(config: TrainConfig, backbone: Backbone) -> None:
         raise ConfigError(f"{spec.name} takes sizes that are multiples of {spec.space_stride}; got {c.size}")
 
 
-def check_pixels_teach(loss: LossConfig) -> None:
+def check_pixel_terms(loss: LossConfig) -> None:
     """A backbone makes its own latents: there are none to compare them with."""
     if not needs_pixels(loss):
         raise ConfigError("a backbone learns from pixels, and no term of the loss looks at them; give pixel a weight")

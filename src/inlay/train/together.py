@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch in, the loss of a backbone and its LIT at once out.
+"""Train a backbone and its LIT at once.
 
     x ── encode ── z ──┬── a share of the clips: mask, fill ──┬── decode ── x^
                        └── the rest as they are ──────────────┘
@@ -29,16 +29,16 @@ from inlay.train.tasks import (
     autocast,
     check_clips,
     check_mask,
-    check_pixels_teach,
+    check_pixel_terms,
     compile_all,
     draw_noise,
     draw_tau,
-    latent_statistics,
     load_perceptual,
     masks,
+    save_mini,
 )
 from inlay.train.validate import Validation, ValidationSet, in_rows, psnr, shown
-from inlay.weightfile import hash_weights, save_weights
+from inlay.weightfile import hash_weights
 
 VALIDATED_RATE = 0.35  # of cells kept
 LIT_FILE = "lit.safetensors"  # beside the backbone's weights
@@ -55,7 +55,7 @@ class TogetherTask:
         check_clips(config, backbone)
         if not config.masked:
             raise ConfigError("a backbone and its LIT learn together from masked clips, and masked is 0; 0.5 is usual")
-        check_pixels_teach(config.loss)
+        check_pixel_terms(config.loss)
         check_mask(config)
         if backbone.spec.slots(config.clips.frames) < 2:
             raise ConfigError(f"a mask needs clips of two slots or more; {config.clips.frames} frames are one")
@@ -102,7 +102,7 @@ class TogetherTask:
     @torch.no_grad()
     def validate(self, module: nn.Module) -> Validation | None:
         """Both ways; the mean of the two decides."""
-        if self.validation is None or not self.validation.draws:
+        if not self.validation:
             return None
         backbone, lit = parts(module)
         clips = list(self.validation.clips())
@@ -139,11 +139,7 @@ class TogetherTask:
     def export(self, module: nn.Module, path: Path, facts: dict[str, Any]) -> None:
         """The backbone at `path`, its LIT beside it."""
         backbone, lit = parts(module)
-        meta = {**facts, "config": asdict(backbone.config)}
-        if self.validation is not None and self.validation.draws:
-            mean, std = latent_statistics(backbone, self.validation)
-            meta |= {"latent_mean": mean, "latent_std": std}
-        save_weights(path, backbone.state_dict(), meta, stored="fp32")
+        save_mini(path, backbone, facts, self.validation)
         own = {**facts, "backbone": backbone.name, "backbone_hash": hash_weights(backbone.state_dict())}
         save_lit(path.with_name(LIT_FILE), lit, own, stored="fp32")
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from inlay.codec.quality import frame_errors, frame_psnr
 from inlay.draw.lighting import light
 from inlay.errors import VideoError
 from inlay.train.config import TrainConfig
 from inlay.train.data import ClipSource
 from inlay.train.sampler import ClipEntry, Draw, fixed_draws
-
-CAP_DB = 100.0  # of an identical frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +28,8 @@ class ValidationSet:
     @staticmethod
     def of(source: ClipSource, config: TrainConfig, device: torch.device | str = "cpu") -> ValidationSet:
         c = config.clips
-        draws = fixed_draws(
-            source.entries,
-            frames=c.frames,
-            size=c.size,
-            interval=config.validate_interval,
-            limit=config.validate_clips,
-        )
+        interval, limit = config.validate_interval, config.validate_clips
+        draws = fixed_draws(source.entries, frames=c.frames, size=c.size, interval=interval, limit=limit)
         if config.validate_clips and not draws:
             raise VideoError(
                 f"every video to validate on is too short: clips of {c.frames} frames at interval "
@@ -43,6 +37,9 @@ class ValidationSet:
                 "or switch it off: validate_clips=0"
             )
         return ValidationSet(source=source, draws=tuple(draws), device=device)
+
+    def __bool__(self) -> bool:
+        return bool(self.draws)
 
     @property
     def entries(self) -> tuple[ClipEntry, ...]:
@@ -64,10 +61,9 @@ class Validation:
 
 
 def psnr(x_BCTHW: Tensor, y_BCTHW: Tensor) -> float:
-    """Mean of per-frame PSNR in dB, on pixels rounded to 8 bits: what `measure` says, in one pass on the device."""
-    frames = [(to_bytes(x).double() - to_bytes(y).double()) for x, y in zip(x_BCTHW, y_BCTHW, strict=True)]
-    mse_N = torch.cat(frames).square().flatten(1).mean(1)
-    return (10 * (255**2 / mse_N).log10()).clamp(max=CAP_DB).mean().item()
+    """Mean of per-frame PSNR in dB, on pixels rounded to 8 bits, as `measure` has it."""
+    errors = [frame_errors(to_bytes(x), to_bytes(y))[0] for x, y in zip(x_BCTHW, y_BCTHW, strict=True)]
+    return frame_psnr(torch.cat(errors)).mean().item()
 
 
 def to_bytes(x_CTHW: Tensor) -> Tensor:

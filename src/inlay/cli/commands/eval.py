@@ -69,9 +69,7 @@ def evaluate(
     from inlay.cli.model import Model
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import ClipSpec, open_data
-    from inlay.research.studies.readable import sound
-    from inlay.research.studies.readings import choose_metrics
-    from inlay.research.studies.records import Store
+    from inlay.research.studies.records import Store, choose_metrics, without_unreadable
     from inlay.research.studies.rules import RULES
     from inlay.tokenizer import pick_device
 
@@ -100,7 +98,7 @@ def evaluate(
     tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
     with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
         store = Path(out or scratch)
-        found = sound(found, Store(store), screen.note)
+        found = without_unreadable(found, Store(store), screen.note)
         if tokenizer is None:
             rows, found = _outside(found, Path(str(reconstructions)), chosen, config, store, report, screen)
         else:
@@ -152,7 +150,7 @@ def _show(
     rows: dict[str, list[Record]], data: DataSet, metrics: tuple[str, ...], config: MeasureConfig, report: str | None,
     screen: Screen,
 ) -> None:  # fmt: skip
-    from inlay.research.studies.readings import score_set
+    from inlay.research.studies.records import score_set
     from inlay.research.studies.sections import bits_cell, conventions, metric_cell, missing_notes, rate_cell
 
     record: dict[str, Any] = {"data": data.record(), "conventions": conventions(metrics, config), "rules": {}}
@@ -196,7 +194,7 @@ def _counts(record: Record) -> dict[str, Any]:
 
 def _missing(records: list[Record], scores: dict[str, Any]) -> dict[str, str]:
     """By metric, why clips or the whole set have no value."""
-    from inlay.research.studies.readings import TOO_FEW
+    from inlay.research.studies.records import TOO_FEW
 
     reasons = {k: v for r in records for k, v in {**r.reading.missing, **r.reading.unavailable}.items() if k in scores}
     return {m: TOO_FEW for m, score in scores.items() if score is None} | reasons

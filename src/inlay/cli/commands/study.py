@@ -82,8 +82,7 @@ def study(
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import ClipSpec, open_data
     from inlay.research.studies.evaluate import Bench
-    from inlay.research.studies.readable import sound
-    from inlay.research.studies.readings import choose_metrics
+    from inlay.research.studies.records import choose_metrics, without_unreadable
     from inlay.research.studies.workspace import Workspace
     from inlay.tokenizer import pick_device
 
@@ -96,7 +95,7 @@ def study(
     spec = ClipSpec(frames=frames, size=side)
     data = {role: open_data(p, name=role, spec=spec, limit=limit, tell=screen.note) for role, p in places.items()}
     tokenizer = _tokenizer(model, lits, fill)  # before every clip is read, which takes longer
-    data = {role: sound(one, store, screen.note) for role, one in data.items()}
+    data = {role: without_unreadable(one, store, screen.note) for role, one in data.items()}
     work = Workspace(
         bench=Bench(tokenizer, tau=tau, measure=MeasureConfig(device=place)),
         store=store,

@@ -21,6 +21,7 @@ from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig,
 if TYPE_CHECKING:
     from inlay.fill.lit import LitConfig
     from inlay.train.loop import TrainResult
+    from inlay.train.runs import RunOptions
 
 app = typer.Typer(help="Train a LIT, the embedded backbone, or both at once.", no_args_is_help=True)
 
@@ -75,13 +76,15 @@ class TrainJob:
         if (Path(self.run) / "config.json").exists() and not self.resume:
             raise UsageError(f"{self.run} holds a run already; go on with --resume, or choose another folder")
 
-    def arguments(self) -> dict[str, Any]:
-        """What the functions of `inlay.train.runs` are told."""
+    def options(self) -> RunOptions:
         from inlay.tokenizer import pick_device
+        from inlay.train.runs import RunOptions
 
-        names = ("data", "validate", "layout", "workers", "resume", "stop_after")
-        told = {name: getattr(self, name) for name in names}
-        return {**told, "device": pick_device(self.device), "quiet": self.quiet or self.json}
+        return RunOptions(
+            run_dir=self.run, data=self.data, validate=self.validate, layout=self.layout, workers=self.workers,
+            device=pick_device(self.device), resume=self.resume, stop_after=self.stop_after,
+            quiet=self.quiet or self.json,
+        )  # fmt: skip
 
     def show(self, outcome: TrainResult) -> None:
         if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
@@ -170,8 +173,8 @@ def lit(
 
     shapes = {"paper": paper, "paper-small": paper_small, "plus": plus, "smoke": smoke_lit}
     outcome = train_lit(
-        config, job.run, lit=pick("shape", shape or preset, shapes)(), backbone=backbone, backbone_weights=weights,
-        trust=trust, start=init, **job.arguments(),
+        config, job.options(), lit=pick("shape", shape or preset, shapes)(), backbone=backbone,
+        backbone_weights=weights, trust=trust, start=init,
     )  # fmt: skip
     job.show(outcome)
 
@@ -192,7 +195,7 @@ def backbone(job: TrainJob, preset: Preset = "mini", init: Init = None, **settin
     from inlay.train.runs import train_backbone
 
     shape = tiny() if preset == "smoke" else MiniConfig()
-    job.show(train_backbone(config, job.run, shape=shape, start=init, **job.arguments()))
+    job.show(train_backbone(config, job.options(), shape=shape, start=init))
 
 
 @app.command("together")
@@ -214,7 +217,7 @@ def together(
     from inlay.train.runs import train_together
 
     shape, fill = (tiny(), smoke_lit()) if preset == "smoke" else (MiniConfig(), plus())
-    outcome = train_together(config, job.run, shape=shape, lit=fill, start=init, start_lit=init_lit, **job.arguments())
+    outcome = train_together(config, job.options(), shape=shape, lit=fill, start=init, start_lit=init_lit)
     job.show(outcome)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer and sizes in, warm timings of every stage out, beside what the machine could do at best."""
+"""Warm timings of every stage, beside what the machine could do at best."""
 
 from inlay.research.bench.config import SIZES, BenchConfig
 from inlay.research.bench.run import bench, table

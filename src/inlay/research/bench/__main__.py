@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags in, a table on stdout and a JSON file out: `inlay bench` for machines that have nothing but torch."""
+"""`inlay bench` for machines that have nothing but torch: a table on stdout, and a JSON file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from inlay.research.bench.config import BenchConfig, names, numbers
 from inlay.research.bench.run import bench, table
 
 LISTS = ("sizes", "frames", "batches", "paths", "stages")
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 def check_out(out: Path | None) -> None:
@@ -45,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         lists = {name: ",".join(a[name]) for name in LISTS}
         counts = {name: numbers(lists.pop(name), f"--{name}") for name in ("frames", "batches")}
         config = BenchConfig(**{**a, **counts, **{name: names(text) for name, text in lists.items()}})
-        record = bench(config, note=say)
+        record = bench(config, note=lambda line: print(line, file=sys.stderr))  # noqa: T201
     except InlayError as error:
         sys.stderr.write(f"inlay: {error}\n")
         return error.exit_code

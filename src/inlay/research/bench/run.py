@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BenchConfig in, one record of all timings out, and the same as a table."""
+"""Time every stage of a tokenizer at several sizes, clip lengths and batches: one record, and the same as a table."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import itertools
 import platform
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from inlay import __version__
-from inlay.errors import ConfigError
+from inlay.errors import ConfigError, pick
+from inlay.fill import Filler, Lit, plus
 from inlay.kernels.switch import at_level
 from inlay.research.bench.config import PATHS, BenchConfig, size_of
-from inlay.research.bench.models import load
-from inlay.research.bench.peaks import Peaks, measured, sheet
 from inlay.research.bench.stages import Case, Stage
-from inlay.research.bench.timing import resident_gb, timed
-from inlay.tokenizer import Tokenizer
+from inlay.research.bench.timing import Peaks, measured, resident_gb, sheet, timed
+from inlay.tokenizer import Tokenizer, pick_device
 
 CPU = torch.device("cpu")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+RANDOM = ("cosmos-360p-random", "mini-random")
 Note = Callable[[str], None]
 
 
@@ -39,7 +40,7 @@ def bench(config: BenchConfig, tokenizer: Tokenizer | None = None, note: Note = 
     return {
         "inlay": __version__, "config": asdict(config), "device": machine(tokenizer.device), "torch": torch.__version__,
         "python": platform.python_version(), "threads": torch.get_num_threads(), "backbone": tokenizer.spec.name,
-        "parameters": tokenizer.spec.parameters, "peaks": (named or found).record(), "measured_peaks": found.record(),
+        "parameters": tokenizer.spec.parameters, "peaks": asdict(named or found), "measured_peaks": asdict(found),
         "resident_gb": resident_gb(), "rows": rows,
     }  # fmt: skip
 
@@ -110,3 +111,33 @@ def table(record: dict[str, Any]) -> str:
     peaks = record["peaks"]
     best = f"{peaks['flops'] / 1e12:.3g} TFLOP/s, {peaks['bytes'] / 1e9:.4g} GB/s ({peaks['source']})"
     return "\n".join([f"{record['backbone']} on {record['device']}; at best {best}", *(line.rstrip() for line in text)])
+
+
+def load(config: BenchConfig) -> Tokenizer:
+    device, dtype = pick_device(config.device), pick("dtype", config.dtype, DTYPES)
+    if config.backbone in RANDOM:
+        backbone = _random_network(config.backbone).eval().requires_grad_(False).to(device=device, dtype=dtype)
+        return _with_lit(Tokenizer(backbone, device=device, dtype=dtype))
+    return _with_lit(Tokenizer.from_pretrained(config.backbone, device=device, dtype=dtype))
+
+
+def _random_network(name: str) -> Any:
+    torch.manual_seed(0)
+    if name == "mini-random":
+        from inlay.backbones.mini import Mini
+
+        return Mini()
+    from inlay.backbones.cosmos import Cosmos, cosmos_360p
+
+    return Cosmos(cosmos_360p())
+
+
+def _with_lit(tokenizer: Tokenizer) -> Tokenizer:
+    """With a LIT, an untrained one where none is at hand."""
+    if "lit" in tokenizer.filler.lits:
+        return tokenizer
+    torch.manual_seed(0)
+    lit = Lit.build(replace(plus(), channels=tokenizer.spec.channels)).eval().requires_grad_(False)
+    device, dtype = tokenizer.device, tokenizer.dtype
+    filler = Filler({"lit": lit.to(device=device, dtype=dtype)}, device=device, dtype=dtype)
+    return Tokenizer(tokenizer.backbone, filler=filler, device=device, dtype=dtype)

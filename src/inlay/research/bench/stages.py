@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer and a clip in, the stages of the whole way out, each a call that can be timed on its own.
+"""The stages between a video and its reconstruction, each a call that can be timed on its own.
 
 Legend: B batch, C channels, T slots or frames, H W grid.
 """
@@ -19,7 +19,7 @@ from inlay.codec import encode_clip, gather, paper_clips
 from inlay.container.tokens import Tokens
 from inlay.errors import InlayError
 from inlay.masking import MaskConfig, keep_mask, keep_rate_of, nearest_tau
-from inlay.research.bench.work import flops, tensor_bytes, weight_bytes
+from inlay.research.bench.timing import flops, tensor_bytes, weight_bytes
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
 from inlay.video.synthetic import demo_clip
@@ -68,14 +68,13 @@ class Case:
         return Stage(call=lambda: self.z_BCTHW.permute(0, 2, 3, 4, 1)[self.keep_BTHW], moved=moved)
 
     def _lit(self) -> Stage:
-        moved = tensor_bytes(self.z_BCTHW, self.keep_BTHW, self.z_BCTHW) + weight_bytes(
-            self.tokenizer.filler.lits["lit"]
-        )
-        tau = self.config.tau
-        return Stage(
-            call=lambda: self.tokenizer.fill_cells(self.sparse_BCTHW, self.keep_BTHW, tau, "lit"),
-            flops=self.work["lit"], moved=moved,
-        )  # fmt: skip
+        weights = weight_bytes(self.tokenizer.filler.lits["lit"])
+        moved = tensor_bytes(self.z_BCTHW, self.keep_BTHW, self.z_BCTHW) + weights
+
+        def fill() -> Tensor:
+            return self.tokenizer.fill_cells(self.sparse_BCTHW, self.keep_BTHW, self.config.tau, "lit")
+
+        return Stage(call=fill, flops=self.work["lit"], moved=moved)
 
     def _decode(self) -> Stage:
         moved = tensor_bytes(self.x_BCTHW, self.z_BCTHW) + weight_bytes(getattr(self.network, "decoder", self.network))

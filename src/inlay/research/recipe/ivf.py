@@ -18,15 +18,9 @@ from torch import Tensor
 from inlay.errors import MissingError, ShapeError, VideoError, pick
 from inlay.types import describe
 
-MATRICES = {
-    "bt601": (0.299, 0.114),
-    "bt709": (0.2126, 0.0722),
-    "bt2020": (0.2627, 0.0593),
-}  # weights of red and blue in luma
+MATRICES = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722), "bt2020": (0.2627, 0.0593)}  # red and blue in luma
 CODES = {1: "bt709", 9: "bt2020", 10: "bt2020"}  # the numbers streams use (ISO 23091-2); all others mean BT.601 here
-IVF_CLOCK = (
-    1_000_000_000  # ticks a second; ivf counts in whole ticks, and frame rates such as 30000/1001 need fine ones
-)
+IVF_CLOCK = 1_000_000_000  # ticks a second; ivf counts whole ticks, and rates such as 30000/1001 need fine ones
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -133,7 +127,7 @@ def bilinear(chroma_TCHW: Tensor) -> Tensor:
 
 
 def nearest(chroma_TCHW: Tensor) -> Tensor:
-    """Twice the size, every sample four times: what most programs do unless told otherwise."""
+    """Twice the size, every sample four times: what most programs do by default."""
     return chroma_TCHW.repeat_interleave(2, dim=-2).repeat_interleave(2, dim=-1)
 
 
@@ -175,7 +169,8 @@ def remux_to_ivf(source: str | Path, target: str | Path) -> Path:
             raise VideoError(f"{source}: its codec is {stream.codec_context.name}, and only AV1 fits into .ivf here")
         packets = [p for p in container.demux(stream) if p.size]
         base = Fraction(stream.time_base or Fraction(1, 1000))
-        header = _sequence_header(stream.codec_context.extradata)
+        extra = bytes(stream.codec_context.extradata or b"")
+        header = extra[4:] if extra[:1] == b"\x81" else b""  # the OBUs of the mp4's `av1C` box
         body = b"".join(
             struct.pack("<IQ", len(data), round((p.pts or 0) * base * IVF_CLOCK)) + data
             for i, p in enumerate(packets)
@@ -186,11 +181,6 @@ def remux_to_ivf(source: str | Path, target: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"DKIF" + struct.pack("<HH4s", 0, 32, b"AV01") + size + count + body)
     return path
-
-
-def _sequence_header(extradata: bytes | None) -> bytes:
-    """The OBUs in the mp4's `av1C` box, past its four bytes of settings."""
-    return bytes(extradata)[4:] if extradata and extradata[0] == 0x81 else b""
 
 
 def _temporal_unit(data: bytes, header: bytes) -> bytes:

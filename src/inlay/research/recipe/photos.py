@@ -68,7 +68,7 @@ def read_photo(path: Path) -> Tensor:
 
 
 def camera_path(draw: Draw, *, still: float) -> Tensor:
-    """[T, 4]: centre x and y in [-1, 1] of the room there is, the share of the short side seen, and the angle.
+    """[T, 4]: centre x and y in [-1, 1] of the free space, the share of the short side seen, and the angle.
 
     A path is a straight or bent line from one view to another at uneven speed: what hands and tripods do.
     """
@@ -92,11 +92,11 @@ def look(photo_HWC: Tensor, path_T4: Tensor, *, size: int, supersample: int = 1)
     n = size * supersample
     x, y, share, angle = (c.view(-1, 1, 1) for c in path_T4.unbind(1))
     half = share * min(h, w) / 2
-    room_x, room_y = (w / 2 - half).clamp_min(0), (h / 2 - half).clamp_min(0)
+    free_x, free_y = (w / 2 - half).clamp_min(0), (h / 2 - half).clamp_min(0)
     step = (torch.arange(n, device=photo_HWC.device) + 0.5) * (2 / n) - 1
     v, u = torch.meshgrid(step, step, indexing="ij")
-    px = x * room_x + half * (u * angle.cos() - v * angle.sin())
-    py = y * room_y + half * (u * angle.sin() + v * angle.cos())
+    px = x * free_x + half * (u * angle.cos() - v * angle.sin())
+    py = y * free_y + half * (u * angle.sin() + v * angle.cos())
     grid_THW2 = torch.stack([px / (w / 2), py / (h / 2)], dim=-1)
     source = photo_HWC.permute(2, 0, 1).float().div(127.5).sub(1)[None].expand(len(path_T4), -1, -1, -1)
     seen = F.grid_sample(source, grid_THW2, mode="bilinear", padding_mode="reflection", align_corners=False)

@@ -19,7 +19,7 @@ MARGIN = 4  # luma pixels cut around a crop, so that chroma at its border is int
 
 
 class ResidentClips:
-    """Videos as uint8 on the training device: RGB [T, H, W, 3] or planar 4:2:0, which needs half the room."""
+    """Videos as uint8 on the training device: RGB [T, H, W, 3] or planar 4:2:0, which needs half the memory."""
 
     workers = 0
 
@@ -107,18 +107,18 @@ def cut_planar(video: PlanarVideo, frames: slice, draw: Draw, *, chroma: str) ->
 def cut_planar_many(videos: Sequence[PlanarVideo], draws: Sequence[Draw], *, chroma: str) -> list[Tensor]:
     """Crops of one size from videos that `pad_planar` made wider: bytes are gathered, colours made once for all."""
     T, side = draws[0].frames, draws[0].size
-    room = side + 2 * MARGIN + 2  # a crop at an odd place begins one pixel further in
-    y = torch.empty(len(draws), T, room, room, dtype=torch.uint8, device=videos[0].y.device)
-    u, v = (torch.empty(len(draws), T, room // 2, room // 2, dtype=torch.uint8, device=y.device) for _ in "uv")
+    wide = side + 2 * MARGIN + 2  # a crop at an odd place begins one pixel further in
+    y = torch.empty(len(draws), T, wide, wide, dtype=torch.uint8, device=videos[0].y.device)
+    u, v = (torch.empty(len(draws), T, wide // 2, wide // 2, dtype=torch.uint8, device=y.device) for _ in "uv")
     starts = []
     for i, (video, draw) in enumerate(zip(videos, draws, strict=True)):
         height, width = (n - 2 * MARGIN - 2 for n in video.y.shape[1:])
         top, left, _ = draw.window(height, width)
         first, after = top // 2, left // 2  # in chroma; luma has twice as many
         frames = _frames(draw)
-        y[i] = video.y[frames, 2 * first : 2 * first + room, 2 * after : 2 * after + room]
-        u[i] = video.u[frames, first : first + room // 2, after : after + room // 2]
-        v[i] = video.v[frames, first : first + room // 2, after : after + room // 2]
+        y[i] = video.y[frames, 2 * first : 2 * first + wide, 2 * after : 2 * after + wide]
+        u[i] = video.u[frames, first : first + wide // 2, after : after + wide // 2]
+        v[i] = video.v[frames, first : first + wide // 2, after : after + wide // 2]
         starts.append((MARGIN + top % 2, MARGIN + left % 2))
     rgb = i420_to_rgb(y.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1), matrix=videos[0].matrix, chroma=chroma)
     rgb_BTCHW = rgb.unflatten(0, (len(draws), T))
@@ -145,7 +145,7 @@ def _frames(draw: Draw) -> slice:
 
 
 def _with_margin(start: int, side: int, limit: int) -> tuple[slice, int]:
-    """An even start with a margin where there is room, and where the crop begins in it."""
+    """An even start with a margin where it fits, and where the crop begins in it."""
     first = max(0, (start - MARGIN) // 2 * 2)
     return slice(first, min(limit, start + side + MARGIN)), start - first
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DAVIS in, Table 3 and the sweeps of Appendices A.1 and F out: criterion, reference, fill, threshold."""
+"""Table 3 and the sweeps of Appendices A.1 and F: criterion, reference, fill, threshold."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from inlay.masking import CRITERIA, REFERENCES
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.quality import compare, mean_of, perceptual
-from inlay.research.studies.readings import is_set, score_set
-from inlay.research.studies.records import Record
+from inlay.research.studies.records import Record, is_set, mean_rate, score_set
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import DIGITS, Finding, Section, heading, missing_notes, number
+from inlay.research.studies.sections import DIGITS, NEARLY_THE_SAME, Finding, Section, heading, missing_notes, number
 from inlay.research.studies.workspace import Workspace
 
 PLAIN = ("hold", "linear")
@@ -36,38 +35,35 @@ def masked(
     return Setting(rule=rule, tau=None if own else tau, fill=named, criterion=criterion, reference=reference)
 
 
-def ablation_settings(work: Workspace) -> tuple[dict[str, Setting], dict[str, Setting], dict[str, Setting]]:
-    """By criterion, reference and fill, each at the paper's keep rate over the whole set."""
+def ablation_settings(work: Workspace) -> dict[str, dict[str, Setting]]:
+    """Of each kind (criterion, reference, fill) by choice, all at the paper's keep rate over the whole set."""
     match, target = work.matcher(work.davis_val()), paper.DAVIS_RATE
     tau = match.tau(target)
     criteria = {c: masked(work, fill="hold", tau=match.tau(target, criterion=c), criterion=c) for c in CRITERIA}
     references = {r: masked(work, tau=match.tau(target, reference=r), reference=r) for r in REFERENCES}
-    return criteria, references, {f: masked(work, fill=f, tau=tau) for f in work.fills()}
-
-
-def measure_ablation(work: Workspace, data: DataSet) -> dict[Setting, list[Record]]:
-    settings = [setting for group in ablation_settings(work) for setting in group.values()]
-    return work.collect("ablation", data, list(dict.fromkeys(settings)))
+    fills = {f: masked(work, fill=f, tau=tau) for f in work.fills()}
+    return {"criterion": criteria, "reference": references, "fill": fills}
 
 
 def ablation(work: Workspace) -> Section:
     """Table 3: one choice varied at a time, all at the paper's keep rate."""
     data = work.davis_val()
     default = work.bench.tokenizer.filler.default
-    criteria, references, fills = ablation_settings(work)
-    found = measure_ablation(work, data)
-    blocks = (
-        ("criterion", "(a) Criterion; reference last-kept, fill hold", criteria),
-        ("reference", f"(b) Reference; criterion latent-l1, fill {default}", references),
-        ("fill", "(c) Fill; criterion latent-l1, reference last-kept", fills),
-    )
+    settings = ablation_settings(work)
+    found = work.collect("ablation", data, [s for chosen in settings.values() for s in chosen.values()])
+    captions = {
+        "criterion": "(a) Criterion; reference last-kept, fill hold",
+        "reference": f"(b) Reference; criterion latent-l1, fill {default}",
+        "fill": "(c) Fill; criterion latent-l1, reference last-kept",
+    }
     tables = []
-    for name, caption, chosen in blocks:
+    for (name, chosen), caption in zip(settings.items(), captions.values(), strict=True):
         rows = [work.quality_row(NAMES.get(v, v), found[s]) for v, s in chosen.items()]
         rows += [work.paper_row(v, q) for v, q in paper.ABLATION[name].items()]
         tables.append(work.quality_table(f"{caption} ({data.name}, {len(data)} clips)", "Variant", rows))
-    by_name = {v: found[s] for _, _, chosen in blocks for v, s in chosen.items()}
-    taus = ", ".join(f"{c} {s.tau if s.tau is not None else work.bench.tau:.4g}" for c, s in criteria.items())
+    by_name = {v: found[s] for chosen in settings.values() for v, s in chosen.items()}
+    found_taus = {c: work.bench.tau if s.tau is None else s.tau for c, s in settings["criterion"].items()}
+    taus = ", ".join(f"{criterion} {tau:.4g}" for criterion, tau in found_taus.items())
     return Section(
         name="ablation",
         title="Ablations at a matched keep rate (Table 3)",
@@ -113,26 +109,15 @@ def sweep_settings(work: Workspace) -> dict[float, Setting]:
     return {tau: masked(work, tau=tau) for tau in (work.bench.tau * factor for factor in paper.SWEEP_FACTORS)}
 
 
-def measure_sweep(work: Workspace, data: DataSet) -> dict[Setting, list[Record]]:
-    return work.collect("sweep", data, list(sweep_settings(work).values()))
-
-
 def sweep(work: Workspace) -> Section:
     """Appendix A.1: one network, many thresholds."""
     data = work.davis_val()
-    settings, found = sweep_settings(work), measure_sweep(work, data)
+    settings = sweep_settings(work)
+    found = work.collect("sweep", data, settings.values())
     taus, ordered = list(settings), [found[s] for s in settings.values()]
     rows = [(number(tau, 4), *work.quality_row("", records)[1:]) for tau, records in zip(taus, ordered, strict=True)]
-    panels = [
-        Panel(
-            title=heading(metric),
-            x_label="keep rate, %",
-            y_label=metric,
-            series=(curve(work, work.bench.tokenizer.filler.default, ordered, metric, [f"τ={t:.2g}" for t in taus]),),
-        )
-        for metric in work.metrics
-        if metric not in ("psnr-video", "error-level")
-    ]
+    notes = tuple(f"τ={tau:.2g}" for tau in taus)
+    panels = _panels(work, {work.bench.tokenizer.filler.default: ordered}, notes)
     return Section(
         name="sweep",
         title="Quality against keep rate (Appendix A.1)",
@@ -162,19 +147,22 @@ def _monotone(work: Workspace, ordered: list[list[Record]], metric: str) -> Find
     return Finding(claim=claim, holds=all(a >= b for a, b in pairwise(values)), detail=shown, why=noise)
 
 
-def curve(
-    work: Workspace, label: str, points: list[list[Record]], metric: str, notes: list[str] | None = None
-) -> Series:
-    """A metric over the keep rate, one point for each setting."""
-    x, y, low, high = [], [], [], []
-    for records in points:
-        score = score_set([r.reading for r in records], metric, work.config)
-        if score is not None:
-            x.append(100 * sum(r.keep_rate for r in records) / len(records))
-            y.append(score.value)
-            low.append(score.low)
-            high.append(score.high)
-    return Series(label=label, x=tuple(x), y=tuple(y), low=tuple(low), high=tuple(high), notes=tuple(notes or ()))
+def _panels(work: Workspace, curves: dict[str, list[list[Record]]], notes: tuple[str, ...] = ()) -> list[Panel]:
+    """Each metric over the keep rate: a curve for each label, a point for each setting."""
+    panels = []
+    for metric in work.metrics:
+        if metric not in NEARLY_THE_SAME:
+            series = tuple(_curve(work, label, points, metric, notes) for label, points in curves.items())
+            panels.append(Panel(title=heading(metric), x_label="keep rate, %", y_label=metric, series=series))
+    return panels
+
+
+def _curve(work: Workspace, label: str, points: list[list[Record]], metric: str, notes: tuple[str, ...]) -> Series:
+    scored = [(records, score_set([r.reading for r in records], metric, work.config)) for records in points]
+    known = [(100 * mean_rate(records), score) for records, score in scored if score is not None]
+    x, y = tuple(rate for rate, _ in known), tuple(score.value for _, score in known)
+    low, high = tuple(score.low for _, score in known), tuple(score.high for _, score in known)
+    return Series(label=label, x=x, y=y, low=low, high=high, notes=notes)
 
 
 def fill_sweep_settings(work: Workspace) -> dict[tuple[str, float], Setting]:
@@ -184,30 +172,18 @@ def fill_sweep_settings(work: Workspace) -> dict[tuple[str, float], Setting]:
     return {(f, rate): masked(work, fill=f, tau=tau) for f in work.fills() for rate, tau in taus.items()}
 
 
-def measure_fill_sweep(work: Workspace, data: DataSet) -> dict[Setting, list[Record]]:
-    return work.collect("fill-sweep", data, list(fill_sweep_settings(work).values()))
-
-
 def fill_sweep(work: Workspace) -> Section:
     """Appendix F: the fills at several keep rates."""
     data = work.davis_val()
-    grid, found = fill_sweep_settings(work), measure_fill_sweep(work, data)
+    grid = fill_sweep_settings(work)
+    found = work.collect("fill-sweep", data, grid.values())
     rates = paper.FILL_SWEEP_RATES
     rows = [
         work.quality_row(f"{NAMES.get(f, f)} at {100 * rate:.0f} %", found[grid[f, rate]])
         for rate in rates
         for f in work.fills()
     ]
-    panels = [
-        Panel(
-            title=heading(metric),
-            x_label="keep rate, %",
-            y_label=metric,
-            series=tuple(curve(work, f, [found[grid[f, r]] for r in rates], metric) for f in work.fills()),
-        )
-        for metric in work.metrics
-        if metric not in ("psnr-video", "error-level")
-    ]
+    panels = _panels(work, {f: [found[grid[f, r]] for r in rates] for f in work.fills()})
     return Section(
         name="fill-sweep",
         title="Fills across keep rates (Appendix F)",

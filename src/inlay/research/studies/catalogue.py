@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a study in, its section out, written as JSON, Markdown and a part of the report."""
+"""Run studies by name; write their sections as JSON, Markdown and a part of the report."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 from inlay.errors import InlayError, UsageError, pick
 from inlay.research.studies.ablation import ablation, fill_sweep, sweep
 from inlay.research.studies.cost import cost
-from inlay.research.studies.films import with_films
 from inlay.research.studies.flicker import flicker
-from inlay.research.studies.pictures import backbones, masks, token_usage
+from inlay.research.studies.pictures import backbones, masks, token_usage, with_films
 from inlay.research.studies.quality import main
 from inlay.research.studies.records import Store
 from inlay.research.studies.report import html_report, results_page

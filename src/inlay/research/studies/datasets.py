@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A place with videos in, clips of one size and length out, with every choice that was made on the way."""
+"""Clips of one size and length from a place with videos, with every choice that was made on the way."""
 
 from __future__ import annotations
 
@@ -171,14 +171,9 @@ def open_data(
         raise VideoError(f"{place}: none of {len(videos)} videos can be used; the first: {left_out[0]}")
     label = name or (Path(place).stem if Path(place).is_file() else Path(place).resolve().name)
     return DataSet(
-        name=_legible(label),
-        layout=listing.layout,
-        split=listing.split,
-        spec=spec,
-        clips=tuple(clips),
-        left_out=tuple(left_out),
-        absent=tuple(dict.fromkeys(listing.absent)),
-    )
+        name=_legible(label), layout=listing.layout, split=listing.split, spec=spec, clips=tuple(clips),
+        left_out=tuple(left_out), absent=tuple(dict.fromkeys(listing.absent)),
+    )  # fmt: skip
 
 
 def _legible(name: str) -> str:
@@ -201,13 +196,15 @@ def count_frames(path: Path) -> int:
 def read_any(path: Path, spec: ClipSpec, *, start: int = 0, frames: int | None = None) -> Video:
     """The frames of one clip, as many as there are; `frames` asks for another number than the spec's."""
     frames = frames or spec.frames
+    taken = slice(start, start + (frames - 1) * spec.interval + 1, spec.interval)
     if path.suffix == ".npy":
-        return _read_array(path, spec, start, frames)
+        _check_size(path, spec)
+        return Video(frames=torch.from_numpy(_array(path)[taken].copy()))
     from inlay.video import read_video
 
     if not path.is_dir():
         return read_video(path, size=spec.geometry, start=start, frames=frames, interval=spec.interval)
-    files = pictures(path)[start : start + (frames - 1) * spec.interval + 1 : spec.interval]
+    files = pictures(path)[taken]
     if not files:
         raise VideoError(f"{path}: no picture at frame {start}")
     parts = [read_video(file, size=spec.geometry, frames=1).frames for file in files]
@@ -230,12 +227,6 @@ def _array(path: Path) -> Any:
     if x_THWC.ndim != 4 or x_THWC.dtype != np.uint8 or x_THWC.shape[-1] != 3:
         raise VideoError(f"{path}: frames are uint8 [T, H, W, 3]; got {x_THWC.dtype}{list(x_THWC.shape)}")
     return x_THWC
-
-
-def _read_array(path: Path, spec: ClipSpec, start: int, frames: int) -> Video:
-    _check_size(path, spec)
-    x_THWC = _array(path)[start : start + (frames - 1) * spec.interval + 1 : spec.interval]
-    return Video(frames=torch.from_numpy(x_THWC.copy()))
 
 
 def _check_size(path: Path, spec: ClipSpec) -> None:

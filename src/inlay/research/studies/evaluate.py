@@ -1,36 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clip and a setting in, a record out: allocate, fill, decode, measure, with calls counted and steps timed."""
+"""Run one clip under one setting: allocate, fill, decode, measure, with calls counted and steps timed."""
 
 from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from inlay.codec import encode_clip, gather, paper_clips
+from inlay.codec import Watch, encode_clip, gather, paper_clips
 from inlay.codec.decoder import cropped
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
 from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
-from inlay.measure.base import short_products
-from inlay.measure.recall import remember
-from inlay.research.studies.counting import Tally
+from inlay.measure.base import remember, short_products
 from inlay.research.studies.datasets import Clip, DataSet
-from inlay.research.studies.readings import Reading, read_pair, why_unavailable
-from inlay.research.studies.records import Record, Store, make_key
+from inlay.research.studies.records import Reading, Record, Store, make_key, read_pair, why_unavailable
 from inlay.research.studies.rules import FILL_OF, RULES, Setting
 from inlay.tokenizer import Tokenizer
 from inlay.types import Recipe
 from inlay.video.frames import Video
 
 Tell = Callable[[str], None]
+
+
+@dataclass
+class Tally(Watch):
+    """Evaluations so far, by phase and kind (`encode`, `decode`, `fill`); each clip that enters a network is one."""
+
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    phase: str = "run"
+
+    def on_network(self, network: str, clips: int) -> None:
+        self.counts.setdefault(self.phase, Counter())[network] += clips
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """What runs inside is booked under this phase."""
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
+
+    def reset(self) -> None:
+        self.counts = {}
+
+    def of(self, phase: str) -> dict[str, int]:
+        return {kind: self.counts.get(phase, Counter())[kind] for kind in ("encode", "decode", "fill")}
 
 
 class Scene:
@@ -71,6 +95,7 @@ class RuleResult:
 
     @property
     def nfe(self) -> int:
+        """Evaluations of encoder or decoder that the choice of cells took."""
         spent = self.evaluations["allocate"]
         return spent["encode"] + spent["decode"]
 
@@ -106,7 +131,7 @@ class Bench:
         return setting.fill or FILL_OF.get(setting.rule) or self.tokenizer.filler.default
 
     def tau_of(self, setting: Setting) -> float:
-        """The threshold a fill is told: that of the mask, or for rules without one, that of ours."""
+        """The threshold a fill is given: that of the mask, or for rules without one, that of ours."""
         own = setting.rule in ("ours", "hold", "linear") and setting.criterion == "latent-l1"
         return setting.tau if own and setting.tau is not None else self.tau
 
@@ -175,19 +200,20 @@ class Bench:
         """Run one setting on one clip and measure what is asked for; what `base` has read already is kept."""
         outcome = self.run(scene, setting)
         reading = read_pair(scene.reference, outcome.video, metrics, self.measure)
-        tokens = outcome.tokens
         return replace(
-            base,
+            with_counts(base, outcome.tokens),
             reading=base.reading.merged(reading),
-            tokens=len(tokens),
-            cells=tokens.cells,
-            slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
             bits_per_pixel=outcome.bits_per_pixel,
             nfe=outcome.nfe,
             evaluations=outcome.evaluations,
             seconds=outcome.seconds,
             machine="; ".join(dict.fromkeys(filter(None, [*base.machine.split("; "), self.machine]))),
         )
+
+
+def with_counts(record: Record, tokens: Tokens) -> Record:
+    slots = tuple(tokens.mask.flatten(1).sum(1).tolist())
+    return replace(record, tokens=len(tokens), cells=tokens.cells, slots=slots)
 
 
 def _stored(tokens: Tokens, setting: Setting) -> tuple[Tokens, float]:
@@ -236,12 +262,9 @@ def collect(
 
 
 def _start(bench: Bench, store: Store, data: DataSet, clip: Clip, setting: Setting, study: str) -> Record:
-    model = bench.model(setting)
-    key = make_key(clip=clip.identity, setting=setting.record(), model=model, measure=conventions_of(bench.measure))
-    stored = store.find(study, clip.name, key)
-    if stored is not None:
-        return replace(stored, data=data.name)
-    return Record(study=study, data=data.name, clip=clip.name, setting=setting.record(), model=model, key=key)
+    model, chosen = bench.model(setting), setting.record()
+    key = make_key(clip=clip.identity, setting=chosen, model=model, measure=conventions_of(bench.measure))
+    return replace(store.find_or_blank(study, data.name, clip.name, chosen, model, key), data=data.name)
 
 
 def conventions_of(config: MeasureConfig) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DAVIS in, the tables of Appendix G out: flicker by region, by fill, and paired tests over the same clips."""
+"""The tables of Appendix G: flicker by region, by fill, and paired tests over the same clips."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from inlay.fill import LIT_FILES
 from inlay.measure import paired_comparison
 from inlay.research.studies import paper
 from inlay.research.studies.ablation import NAMES, masked
-from inlay.research.studies.datasets import DataSet
-from inlay.research.studies.quality import compare, mean_of
-from inlay.research.studies.records import Record
+from inlay.research.studies.quality import compare, mean_of, paired
+from inlay.research.studies.records import Record, mean_rate
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import (
     Cell,
@@ -40,30 +39,30 @@ def flicker_arms(work: Workspace) -> dict[str, Setting]:
     return arms | {NAMES.get(f, f): masked(work, fill=f, tau=tau) for f in others}
 
 
-def measure_flicker(work: Workspace, data: DataSet) -> dict[Setting, list[Record]]:
-    return work.collect("flicker", data, list(dict.fromkeys(flicker_arms(work).values())), METRICS)
-
-
 def flicker(work: Workspace) -> Section:
     """Backbone against masking, last-kept against previous, and fill against fill."""
     data = work.davis_val()
-    found = measure_flicker(work, data)
-    by_arm = {name: found[s] for name, s in flicker_arms(work).items()}
+    arms = flicker_arms(work)
+    found = work.collect("flicker", data, arms.values(), METRICS)
+    by_arm = {name: found[s] for name, s in arms.items()}
     given = [name for name in work.bench.tokenizer.filler.lits if name not in LIT_FILES]
     tables = (_regions(by_arm, len(data)), _arms(by_arm), _paired(work, by_arm, given))
-    rate = sum(r.keep_rate for r in by_arm["ours"]) / len(data)
+    rate = 100 * mean_rate(by_arm["ours"])
     return Section(
         name="flicker",
         title="Temporal flicker (Appendix G)",
         text=(
-            f"On {data.name} ({len(data)} clips) at a keep rate of {100 * rate:.1f} %. Flicker is the mean change "
+            f"On {data.name} ({len(data)} clips) at a keep rate of {rate:.1f} %. Flicker is the mean change "
             "of the error from frame to frame along the flow of the reference, on the 0..255 scale.",
             *([f"Given with --lit: {', '.join(given)}."] if given else []),
             *missing_notes([r for records in by_arm.values() for r in records], METRICS),
             *work.notes,
         ),
         tables=tables,
-        findings=(*_findings(by_arm), *_objectives(by_arm, given)),
+        findings=(
+            *_findings(by_arm),
+            *(compare(f"{n} flickers less than {given[0]}", by_arm[n], by_arm[given[0]], "flicker") for n in given[1:]),
+        ),
         setup=work.setup(data, metrics=METRICS),
     )
 
@@ -72,15 +71,11 @@ def _regions(arms: dict[str, list[Record]], clips: int) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for region, metric in REGIONS.items():
         before, after = mean_of(arms["backbone"], metric), mean_of(arms["ours"], metric)
-        rows.append((word(region), *_row(arms, metric), *_growth(before, after)))
+        rows.append((word(region), *(_mean(arms[a], metric) for a in ("backbone", "ours")), *_growth(before, after)))
     for region, (before, after) in paper.FLICKER.items():
         rows.append((word(f"paper: {region}"), number(before), number(after), *_growth(before, after)))
     columns = ("Region", "backbone", "with masking", "masking adds", "in percent", "backbone's share")
     return Table(caption=f"Flicker by region ({clips} clips)", columns=columns, rows=tuple(rows))
-
-
-def _row(arms: dict[str, list[Record]], metric: str) -> tuple[Cell, Cell]:
-    return _mean(arms["backbone"], metric), _mean(arms["ours"], metric)
 
 
 def _mean(records: list[Record], metric: str, digits: int = 3) -> Cell:
@@ -100,24 +95,14 @@ def _arms(arms: dict[str, list[Record]]) -> Table:
         for name, records in arms.items()
     ]
     for name, (*flickers, psnr) in paper.FLICKER_OBJECTIVES.items():
-        rows.append((word(f"paper: {name}"), *(_known(x) for x in flickers), _known(psnr, 2)))
+        rows.append((word(f"paper: {name}"), *(number(x) for x in flickers), number(psnr, 2)))
     return Table(caption="Flicker and fidelity of each arm", columns=columns, rows=tuple(rows))
-
-
-def _known(x: float | None, digits: int = 3) -> Cell:
-    return word("-") if x is None else number(x, digits)
 
 
 def _paired(work: Workspace, arms: dict[str, list[Record]], given: list[str]) -> Table:
     """Clip by clip: each arm against ours; of several networks given by hand the later ones against the first two."""
-    columns = (
-        "Comparison (positive favours the second)",
-        "clips",
-        "mean difference",
-        "95 % interval",
-        "p (t)",
-        "p (Wilcoxon)",
-    )
+    first_column = "Comparison (positive favours the second)"
+    columns = (first_column, "clips", "mean difference", "95 % interval", "p (t)", "p (Wilcoxon)")
     pairs = [(name, "ours") for name in arms if name != "ours" and name not in given[1:]]
     pairs += [(first, later) for i, first in enumerate(given[:2]) for later in given[i + 1 :]]
     rows: list[tuple[Cell, ...]] = []
@@ -133,11 +118,7 @@ def _paired(work: Workspace, arms: dict[str, list[Record]], given: list[str]) ->
 
 
 def _pair(work: Workspace, a: list[Record], b: list[Record], metric: str) -> tuple[Cell, ...] | None:
-    pairs = [
-        (p.reading.values[metric], q.reading.values[metric])
-        for p, q in zip(a, b, strict=True)
-        if metric in p.reading.values and metric in q.reading.values
-    ]
+    pairs = paired(a, b, metric)
     if len(pairs) < 2:
         return None
     try:
@@ -151,11 +132,8 @@ def _pair(work: Workspace, a: list[Record], b: list[Record], metric: str) -> tup
 
 
 def _findings(arms: dict[str, list[Record]]) -> list[Finding]:
-    growth = {}
-    for region, metric in REGIONS.items():
-        before, after = mean_of(arms["backbone"], metric), mean_of(arms["ours"], metric)
-        if before and after:
-            growth[region] = after / before - 1
+    means = {region: [mean_of(arms[a], metric) for a in ("backbone", "ours")] for region, metric in REGIONS.items()}
+    growth = {region: after / before - 1 for region, (before, after) in means.items() if before and after}
     shown = ", ".join(f"{region} {100 * g:+.1f} %" for region, g in growth.items())
     known = len(growth) == len(REGIONS)
     return [
@@ -179,11 +157,3 @@ def _findings(arms: dict[str, list[Record]]) -> list[Finding]:
             why="at one keep rate the two references drop nearly the same cells of clips that move as these do",
         ),
     ]
-
-
-def _objectives(arms: dict[str, list[Record]], given: list[str]) -> list[Finding]:
-    """Of several networks given by hand, whether the later ones flicker less than the first."""
-    found = []
-    for later in given[1:]:
-        found.append(compare(f"{later} flickers less than {given[0]}", arms[later], arms[given[0]], "flicker"))
-    return found

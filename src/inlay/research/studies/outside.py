@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data set and a folder of another system's reconstructions in, their scores out."""
+"""Score a folder of another system's reconstructions of a data set."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from inlay.errors import InlayError, UsageError, VideoError
 from inlay.measure import MeasureConfig
 from inlay.research.studies.datasets import Clip, ClipSpec, DataSet, count_frames, read_any
 from inlay.research.studies.evaluate import Tell, conventions_of
-from inlay.research.studies.readings import read_pair
-from inlay.research.studies.records import Record, Store, make_key
+from inlay.research.studies.records import Record, Store, make_key, read_pair
 from inlay.video.frames import Video
 from inlay.video.listing import videos_below
 
@@ -99,10 +98,7 @@ def _score(
     reference, other = _load(clip, path)
     frames = hashlib.sha256(other.frames.contiguous().numpy().data).hexdigest()
     key = make_key(clip=clip.identity, frames=frames, measure=conventions_of(config))
-    setting = {"reconstructions": path.name}
-    record = store.find("eval", clip.name, key)
-    if record is None:
-        record = Record(study="eval", data=data.name, clip=clip.name, setting=setting, model={}, key=key)
+    record = store.find_or_blank("eval", data.name, clip.name, {"reconstructions": path.name}, {}, key)
     lacking = record.reading.lacks(metrics)
     if lacking:
         record = replace(record, reading=record.reading.merged(read_pair(reference, other, lacking, config)))

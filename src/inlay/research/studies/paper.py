@@ -84,7 +84,6 @@ FLICKER_PAIRED = {  # comparison: mean difference, low, high, p
     "temporal against temporal-static, static": (-0.002, -0.004, 0.001, 0.179),
 }
 
-SWEEP_RANGE = (0.94, 0.35)  # keep rates on DAVIS from tau 0.1 to 0.5
 SWEEP_FACTORS = (1 / 3, 1 / 2, 2 / 3, 5 / 6, 1.0, 7 / 6, 4 / 3, 5 / 3)  # tau 0.1 ... 0.5 over the paper's 0.3
 FILL_SWEEP_RATES = (0.35, 0.48, 0.62, 0.78)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies that are mostly pictures: masks (Appendices A, B), cells over time (Figure 1), scores (Appendix E)."""
+"""Studies that are mostly pictures: masks (Appendices A, B), cells over time (Figure 1), scores (E); and films."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,26 +13,30 @@ import torch
 
 from inlay.backbones import load_backbone
 from inlay.codec import encode_clip
+from inlay.container.tokens import Tokens
+from inlay.draw.film import Shot, compose, side_by_side
 from inlay.draw.images import image_bytes, strip
 from inlay.draw.plots import Panel, Series
 from inlay.draw.sheet import TILE, MaskRow, mask_sheet
-from inlay.errors import InlayError
+from inlay.draw.webp import webp_bytes
+from inlay.errors import InlayError, MissingError, VideoError
 from inlay.masking import MaskConfig, Profile, keep_mask, scan
 from inlay.measure import calibrate
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames, read_any
-from inlay.research.studies.evaluate import Scene
-from inlay.research.studies.films import example_clips
-from inlay.research.studies.records import Record, make_key
+from inlay.research.studies.evaluate import Bench, Scene
+from inlay.research.studies.records import Record, Store, file_name, make_key
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import Cell, Finding, Section, Table, number, percent, word
+from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table, number, percent, word
 from inlay.research.studies.workspace import Workspace
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
 
-SHOWN = 4  # clips that are pictured
+PICTURED = 4  # clips
 FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 3.0)  # thresholds, in multiples of ours
 CHUNKS = 4  # of a long video whose use of cells is drawn
+SIDES = (176, 176)  # pixels of the short side of a panel
+FILMED = 2  # clips
 
 
 def masks(work: Workspace) -> Section:
@@ -42,7 +46,7 @@ def masks(work: Workspace) -> Section:
     rows: list[tuple[Cell, ...]] = []
     figures = []
     taus = [work.bench.tau * f for f in FACTORS]
-    for clip in example_clips(data, SHOWN):
+    for clip in example_clips(data, PICTURED):
         work.tell(f"masks: {clip.name}")
         scene = work.bench.scene(clip)
         keep = [MaskRow(tau=tau, keep_Thw=_masked(work, data, clip, scene, tau)) for tau in taus]
@@ -86,14 +90,13 @@ def token_usage(work: Workspace) -> Section:
     data = work.any_set()
     rows: list[tuple[Cell, ...]] = []
     figures = []
-    for clip in example_clips(data, SHOWN):
+    for clip in example_clips(data, PICTURED):
         work.tell(f"usage: {clip.name}")
         frames = min(CHUNKS, max(1, count_frames(clip.path) // clip.spec.span)) * clip.spec.frames
         video = read_any(clip.path, clip.spec, frames=frames)
         anew, carried = use_over_time(work, video.frames.split(clip.spec.frames))
-        rows.append(
-            (word(clip.name), number(float(len(video)), 0), percent(float(anew.mean())), percent(float(carried.mean())))
-        )
+        shares = [percent(float(use.mean())) for use in (anew, carried)]
+        rows.append((word(clip.name), number(float(len(video)), 0), *shares))
         weights = work.bench.tokenizer.spec.weight_hash
         key = make_key(kind="usage", clip=clip.identity, tau=work.bench.tau, weights=weights)
         work.store.write_json(
@@ -102,20 +105,14 @@ def token_usage(work: Workspace) -> Section:
         )
         shown = strip(video.frames[[i * (len(video) - 1) // 7 for i in range(8)]], short=TILE)
         place = tuple(i * len(video) / len(anew) for i in range(len(anew)))
-        panel = Panel(
-            title=clip.name,
-            x_label="frame",
-            y_label="kept cells, %",
-            steps=True,
-            series=(
-                Series(label="reference begun anew in each chunk", x=place, y=tuple(float(100 * v) for v in anew)),
-                Series(label="reference carried on", x=place, y=tuple(float(100 * v) for v in carried)),
-            ),
-        )
+        curves = {"reference begun anew in each chunk": anew, "reference carried on": carried}
+        series = tuple(Series(label=name, x=place, y=tuple((100 * use).tolist())) for name, use in curves.items())
+        panel = Panel(title=clip.name, x_label="frame", y_label="kept cells, %", steps=True, series=series)
         caption = f"{clip.name}: kept cells over time at tau {work.bench.tau:.3g}."
         row = f"{clip.name}: eight frames, evenly spaced."
         figures.append(work.picture(f"usage-{len(rows)}.jpg", row, image_bytes(shown, "jpeg")))
         figures.append(work.plot(f"usage-{len(rows)}.png", caption, [panel]))
+    columns = ("Clip", "frames", "begun anew", "carried on")
     saved = all(a[2].value is not None and a[3].value is not None and a[3].value <= a[2].value for a in rows)
     return Section(
         name="usage",
@@ -125,13 +122,7 @@ def token_usage(work: Workspace) -> Section:
             "borders, as the paper's selection cache does.",
             *work.notes,
         ),
-        tables=(
-            Table(
-                caption="Keep rate of whole videos",
-                columns=("Clip", "frames", "begun anew", "carried on"),
-                rows=tuple(rows),
-            ),
-        ),
+        tables=(Table(caption="Keep rate of whole videos", columns=columns, rows=tuple(rows)),),
         figures=tuple(figures),
         findings=(Finding(claim="carrying the reference saves cells", holds=saved),),
         setup=work.setup(data, metrics=()),
@@ -164,12 +155,14 @@ def backbones(work: Workspace) -> Section:
             continue
         one = Tokenizer(backbone, device=work.bench.tokenizer.device, dtype=work.bench.tokenizer.dtype)
         profiles[name] = _profile(work, one, data)
-    rows = [_profile_row(p) for p in profiles.values()]
-    for name, (std, mean, sd, cov, tau) in paper.BACKBONES.items():
-        dash = word("-")
-        rows.append(
-            (word(f"paper: {name}"), dash, number(std), dash, number(mean), number(sd), number(cov), number(tau, 2))
-        )
+    rows: list[tuple[Cell, ...]] = []
+    for p in profiles.values():
+        spreads = np.mean(p.latent_std), np.mean(p.first_std)
+        numbers = (*spreads, p.score_mean, p.score_std, p.selectivity, p.tau)
+        rows.append((word(p.backbone), number(float(len(p.latent_std)), 0), *(number(float(v)) for v in numbers)))
+    dash = word("-")
+    for name, (std, *scores, tau) in paper.BACKBONES.items():
+        rows.append((word(f"paper: {name}"), dash, number(std), dash, *(number(v) for v in scores), number(tau, 2)))
     columns = ("Backbone", "channels", "std, mean", "std of slot 0", "score mean", "score std", "CoV", "tau")
     return Section(
         name="backbones",
@@ -199,12 +192,6 @@ def _profile(work: Workspace, tokenizer: Tokenizer, data: DataSet) -> Profile:
     return profile
 
 
-def _profile_row(p: Profile) -> tuple[Cell, ...]:
-    spread_all, spread_first = np.mean(p.latent_std), np.mean(p.first_std)
-    numbers = (spread_all, spread_first, p.score_mean, p.score_std, p.selectivity, p.tau)
-    return (word(p.backbone), number(float(len(p.latent_std)), 0), *(number(float(v)) for v in numbers))
-
-
 def _distributions(profiles: dict[str, Profile]) -> list[Panel]:
     widest = max(max(p.latent_std) for p in profiles.values()) * 1.05
     edges = tuple(np.linspace(0, widest, 25).tolist())
@@ -226,3 +213,54 @@ def _histogram(label: str, edges: Sequence[float], counts: Sequence[float], mark
     middles = tuple((a + b) / 2 for a, b in pairwise(edges))
     shares = tuple(100 * c / total for c in counts)
     return Series(label=label, x=middles, y=shares, mark=mark, mark_label=mark_label)
+
+
+def example_clips(data: DataSet, count: int = FILMED) -> list[Clip]:
+    """Clips spread evenly over the set."""
+    count = min(count, len(data))
+    return [data.clips[i * len(data) // count] for i in range(count)]
+
+
+def film_rules(bench: Bench, store: Store, data: DataSet, settings: Iterable[Setting]) -> tuple[Figure, ...]:
+    """Each rule on a few clips; a film that lies there already is not made again."""
+    films = []
+    for clip in example_clips(data):
+        scene = None
+        for setting in settings:
+            key = make_key(kind="film", clip=clip.identity, setting=setting.record(), model=bench.model(setting))
+            file = f"films/{file_name(clip.name)}.{setting.rule}.{key}.webp"
+            if not (store.root / file).is_file():
+                scene = scene or bench.scene(clip)
+                outcome = bench.run(scene, setting)
+                store.write_bytes(file, film(scene.video, outcome.video, outcome.tokens))
+            caption = f"{clip.name}, {setting.rule}: input, kept cells, reconstruction ({bench.fill_of(setting)})"
+            films.append(Figure(file=file, caption=caption))
+    return tuple(films)
+
+
+def film_pairs(store: Store, pairs: Iterable[tuple[str, Video, Video]]) -> tuple[Figure, ...]:
+    """Originals beside another system's reconstructions."""
+    films = []
+    for i, (name, original, other) in enumerate(pairs):
+        path = store.write_bytes(f"films/pair-{i}.webp", film(original, other))
+        films.append(Figure(file=str(path.relative_to(store.root)), caption=f"{name}: input, reconstruction"))
+    return tuple(films)
+
+
+def film(original: Video, result: Video, tokens: Tokens | None = None) -> bytes:
+    """Panels side by side as an animated WebP, small enough to be part of a page."""
+    if tokens is not None:
+        whole = compose(Shot(original=original, tokens=tokens, result=result), short_side=SIDES)
+    else:
+        panels = [("input", original.frames), ("reconstruction", result.frames)]
+        rows = [([name] * len(frames), frames) for name, frames in panels]
+        whole = Video(frames=side_by_side(rows, short_side=SIDES), fps=original.fps)
+    return webp_bytes(whole, quality=70)
+
+
+def with_films(section: Section, bench: Bench, store: Store, data: DataSet) -> Section:
+    """The section with films of ours; without the video library, with a sentence instead."""
+    try:
+        return replace(section, films=film_rules(bench, store, data, [Setting()]))
+    except (MissingError, VideoError) as error:
+        return replace(section, text=(*section.text, f"No films: {error}."))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets in, Table 2 of the paper out: quality at a keep rate, for every rule that chooses the cells."""
+"""Table 2 of the paper: quality at a keep rate, for every rule that chooses the cells; and how findings are made."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ import math
 from inlay.measure import METRICS, bootstrap_interval
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
-from inlay.research.studies.records import Record
+from inlay.research.studies.records import Record, mean_rate
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import (
-    DIGITS,
-    Finding,
-    Section,
-    missing_notes,
-)
+from inlay.research.studies.sections import DIGITS, Finding, Section, missing_notes
 from inlay.research.studies.workspace import Workspace
 
 MAIN_RULES = ("full", "ours", "hold", "linear", "search", "router", "pixel-l1", "random", "frame-skip")
@@ -43,13 +38,15 @@ def mean_of(records: list[Record], metric: str) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
+def paired(first: list[Record], second: list[Record], metric: str) -> list[tuple[float, float]]:
+    """The readings of clips that have one on both sides."""
+    values = [(p.reading.values.get(metric), q.reading.values.get(metric)) for p, q in zip(first, second, strict=True)]
+    return [(a, b) for a, b in values if a is not None and b is not None]
+
+
 def compare(claim: str, first: list[Record], second: list[Record], metric: str = "psnr", *, why: str = "") -> Finding:
     """Whether the first has the better mean; the difference is taken clip by clip, with its bootstrap interval."""
-    pairs = [
-        (p.reading.values[metric], q.reading.values[metric])
-        for p, q in zip(first, second, strict=True)
-        if metric in p.reading.values and metric in q.reading.values
-    ]
+    pairs = paired(first, second, metric)
     if not pairs:
         return Finding(claim=claim, holds=None)
     mean_a, mean_b = (math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
@@ -70,10 +67,6 @@ def perceptual(name: str, filled: list[Record], held: list[Record]) -> list[Find
     return [compare(f"{name} has a lower LPIPS than hold", filled, held, "lpips", why=BLUR)]
 
 
-def main_settings() -> list[Setting]:
-    return [Setting(rule=rule) for rule in MAIN_RULES]
-
-
 def matched_settings(work: Workspace, role: str, data: DataSet) -> list[Setting]:
     """Ours and hold at the keep rate that the paper has on this set; none for a set it does not have."""
     if role not in paper.MAIN:
@@ -89,22 +82,21 @@ def measure_matched(work: Workspace, data: DataSet) -> dict[Setting, list[Record
 
 
 def measure_main(work: Workspace, data: DataSet) -> dict[Setting, list[Record]]:
-    return work.collect("main", data, main_settings())
+    return work.collect("main", data, [Setting(rule=rule) for rule in MAIN_RULES])
 
 
 def main(work: Workspace) -> Section:
     """Table 2: every rule on every data set."""
-    settings = main_settings()
     tables, findings, records, apart = [], [], [], []
     for role, data in work.data.items():
         matched = matched_settings(work, role, data)
         found = {**measure_main(work, data), **measure_matched(work, data)}
-        rows = [work.quality_row(LABELS[s.rule], found[s]) for s in settings]
+        by_rule = {rule: found[Setting(rule=rule)] for rule in MAIN_RULES}
+        at_paper = {s.rule: found[s] for s in matched}
+        rows = [work.quality_row(LABELS[rule], records) for rule, records in by_rule.items()]
         rows += [work.quality_row(f"{LABELS[s.rule]}, at the paper's keep rate", found[s]) for s in matched]
         rows += [work.paper_row(label, row) for label, row in paper.MAIN.get(role, {}).items()]
         tables.append(work.quality_table(f"Reconstruction on {data.name} ({len(data)} clips)", "Rule", rows))
-        by_rule = {s.rule: found[s] for s in settings}
-        at_paper = {s.rule: found[s] for s in matched}
         findings += [*_main_findings(data, by_rule), *_matched_findings(data, at_paper)]
         apart += paper_gap(role, data, {**by_rule, **at_paper})
         records += [r for rows_ in found.values() for r in rows_]
@@ -132,7 +124,6 @@ def paper_gap(role: str, data: DataSet, found: dict[str, list[Record]]) -> list[
     if full is None or ours is None or PAPER_FULL not in theirs:
         return []
     there_full, there = theirs[PAPER_FULL], theirs[PAPER_OURS]
-    rate = math.fsum(r.keep_rate for r in found["ours"]) / len(found["ours"])
     videos = {
         "davis": f"The sequences are {len(data)} of DAVIS's 90, from the copies that were given.",
         "tokenbench": "The videos are TokenBench's.",
@@ -141,7 +132,7 @@ def paper_gap(role: str, data: DataSet, found: dict[str, list[Record]]) -> list[
         f"Beside the paper on {data.name}: at the full rate its backbone has {there_full.psnr:.2f} dB and ours "
         f"{full:.2f} dB ({full - there_full.psnr:+.2f}). Dropping cells costs the paper "
         f"{there_full.psnr - there.psnr:.2f} dB at {100 * there.keep:.0f} % kept, and {full - ours:.2f} dB here at "
-        f"{100 * rate:.1f} %. {videos}"
+        f"{100 * mean_rate(found['ours']):.1f} %. {videos}"
     ]
 
 

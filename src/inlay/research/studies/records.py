@@ -1,21 +1,130 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep one JSON file for each result, written whole or not at all: what lets a study go on where it stopped."""
+"""What metrics read of a clip, and one JSON file for each result, written whole: what lets a study resume."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inlay.errors import UsageError
-from inlay.files import write_atomic
-from inlay.research.studies.readings import Reading
+import numpy as np
+import torch
+from torch import Tensor
 
+from inlay.errors import UsageError, VideoError, pick
+from inlay.files import write_atomic
+from inlay.measure import METRICS, MeasureConfig, Metric, Score
+from inlay.measure.meter import GaugeRun
+from inlay.research.studies.datasets import DataSet
+from inlay.video.frames import Video
+
+QUICK = ("psnr", "psnr-video", "ssim", "error-level")  # seconds a clip on a CPU
+PAPER = (*QUICK, "lpips", "fvd", "kvd")
+TOO_FEW = "it compares sets of at least 2 clips, and 1 has a reading"
 FORMAT = 1
+READ_FILE = "read.json"  # in the store: the clips that were read to their end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What was read of one pair: numbers by metric, features as text, and why something is missing."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    features: str | None = None  # [2, 400] float32 of reference and other, base64
+    missing: dict[str, str] = field(default_factory=dict)  # this clip has no such number
+    unavailable: dict[str, str] = field(default_factory=dict)  # weights or a package were not there
+
+    def lacks(self, metrics: Iterable[str]) -> tuple[str, ...]:
+        """Metrics that were not tried on this clip, or that could not run at the time."""
+        return tuple(
+            name
+            for name in metrics
+            if name not in self.missing and (self.features is None if is_set(name) else name not in self.values)
+        )
+
+    def merged(self, later: Reading) -> Reading:
+        """Both; what was read later stands."""
+        values = {**self.values, **later.values}
+        features = later.features or self.features
+        gone = {**self.unavailable, **later.unavailable}
+        gone = {k: v for k, v in gone.items() if (features is None if is_set(k) else k not in values)}
+        return Reading(values=values, features=features, missing={**self.missing, **later.missing}, unavailable=gone)
+
+
+def is_set(metric: str) -> bool:
+    """FVD and KVD: only a set of clips has a value."""
+    return not pick("metric", metric, METRICS).per_video
+
+
+def choose_metrics(names: str, device: str) -> tuple[str, ...]:
+    """`auto`: the paper's on a GPU, the quick ones on a CPU; `all`; or names with commas between."""
+    if names == "auto":
+        return PAPER if torch.device(device).type == "cuda" else QUICK
+    chosen = {"all": tuple(METRICS), "paper": PAPER, "quick": QUICK}.get(names)
+    chosen = chosen or tuple(dict.fromkeys(n.strip() for n in names.split(",") if n.strip()))
+    if not chosen:
+        raise UsageError("no metric is named; give auto, quick, paper, or names with commas between", about="metrics")
+    for name in chosen:
+        pick("metric", name, METRICS)
+    return chosen
+
+
+def read_pair(reference: Video, other: Video, metrics: Sequence[str], config: MeasureConfig) -> Reading:
+    """Each metric on its own: one that cannot run does not cost the others."""
+    rows = {name: pick("metric", name, METRICS) for name in metrics}
+    run = GaugeRun(rows.values(), config)
+    run.update(reference.frames.to(config.device), other.frames.to(config.device))
+    found, values, features = run.finish(), {}, None
+    missing = {name: run.failed[row.gauge] for name, row in rows.items() if row.gauge in run.failed}
+    for name, row in rows.items():
+        value = found[row.gauge][row.key] if row.gauge in found else None
+        if value is not None and not row.per_video:
+            features = pack(value)
+        elif value is not None and math.isfinite(value):
+            values[name] = float(value)
+        elif value is not None:
+            missing[name] = "no pixel of this kind"
+    return Reading(values=values, features=features, missing=missing, unavailable=_unavailable(rows, run))
+
+
+def why_unavailable(metrics: Iterable[str], config: MeasureConfig) -> dict[str, str]:
+    """Metrics that cannot run here, each with the reason, before anything is measured."""
+    rows = {name: pick("metric", name, METRICS) for name in metrics}
+    return _unavailable(rows, GaugeRun(rows.values(), config))
+
+
+def _unavailable(rows: dict[str, Metric], run: GaugeRun) -> dict[str, str]:
+    return {name: run.unavailable[row.gauge] for name, row in rows.items() if row.gauge in run.unavailable}
+
+
+def score_set(readings: Sequence[Reading], metric: str, config: MeasureConfig) -> Score | None:
+    """The score of a set with its interval; None where no clip has a reading (or too few for a distance)."""
+    row = pick("metric", metric, METRICS)
+    found: list[Any] = (
+        [unpack(r.features) for r in readings if r.features]
+        if is_set(metric)
+        else [r.values[metric] for r in readings if metric in r.values]
+    )
+    try:
+        return row.score(found, config) if found else None
+    except UsageError:
+        return None
+
+
+def pack(features: Tensor) -> str:
+    return base64.b64encode(features.float().cpu().numpy().astype("<f4").tobytes()).decode()
+
+
+def unpack(text: str) -> Tensor:
+    """[2, 400] float64."""
+    array = np.frombuffer(base64.b64decode(text), "<f4").astype(np.float64)
+    return torch.from_numpy(array.reshape(2, -1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +153,35 @@ class Record:
         return self.tokens / self.cells if self.cells else 0.0
 
 
+def mean_rate(records: Sequence[Record]) -> float:
+    """The keep rate, mean over clips."""
+    return math.fsum(r.keep_rate for r in records) / len(records)
+
+
+def without_unreadable(data: DataSet, store: Store, tell: Callable[[str], None] = lambda line: None) -> DataSet:
+    """The set without clips that break off when read, so that every rule and table has the same clips.
+
+    A header may promise frames that the file does not hold. What was read to its end is remembered in the store, so
+    that a second run reads nothing.
+    """
+    known = dict(store.read_json(READ_FILE) or {})
+    new: dict[str, str] = {}
+    broken: dict[str, str] = {}
+    for clip in data.clips:
+        key = make_key(clip=clip.identity)
+        if key in known:
+            continue
+        try:
+            clip.load()
+            new[key] = clip.name
+        except VideoError as error:
+            broken[clip.name] = str(error)
+            tell(f"left out: {error}")
+    if new:
+        store.write_json(READ_FILE, {**known, **new})
+    return data.without(broken)
+
+
 def make_key(**parts: Any) -> str:
     """A short name for what determines a result; equal on every machine."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
@@ -60,6 +198,13 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def find_or_blank(
+        self, study: str, data: str, clip: str, setting: dict[str, Any], model: dict[str, Any], key: str
+    ) -> Record:
+        """The record of that key, or one without readings."""
+        blank = Record(study=study, data=data, clip=clip, setting=setting, model=model, key=key)
+        return self.find(study, clip, key) or blank
 
     def find(self, study: str, clip: str, key: str) -> Record | None:
         """This study's record, or that of another study for the same clip, setting and model."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report: one HTML file that needs nothing else, and the Markdown page of results."""
+"""The report, one HTML file that needs nothing else (report.css and report.js go into it); the page of results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from inlay.draw.images import data_uri
 from inlay.draw.plots import Panel, svg
 from inlay.errors import MissingError
-from inlay.research.studies.report_style import HOVER, SORT, STYLE
 from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table
 
+STYLE, SCRIPT = (Path(__file__).with_name(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
 KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
 EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
 
@@ -32,7 +32,7 @@ def html_report(sections: Sequence[Section], root: Path, *, title: str = "Inlay:
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
         "<p>Numbers in brackets are 95 % intervals. A click on a column sorts by it; pointing at a plot, or the arrow "
         "keys, tell its numbers.</p>\n"
-        f'<nav>{menu}</nav>\n{body}\n<div id="tip" role="status"></div>\n<script>{SORT}{HOVER}</script>\n'
+        f'<nav>{menu}</nav>\n{body}\n<div id="tip" role="status"></div>\n<script>{SCRIPT}</script>\n'
         "</body>\n</html>\n"
     )
 
@@ -46,7 +46,8 @@ def _section(section: Section, root: Path) -> str:
         marks = {True: "holds", False: "fails", None: ""}
         rows = [f'<li class="{marks[f.holds]}">{escape(f.text())}</li>' for f in section.findings]
         parts.append(f"<ul>{''.join(rows)}</ul>")
-    parts.append(_setup(section))
+    settings = [f"<li>{escape(k)}: {escape(_as_text(v))}</li>" for k, v in section.setup.items() if v or v == 0]
+    parts.append(f"<details><summary>Settings of this section</summary><ul>{''.join(settings)}</ul></details>")
     return "\n".join([*parts, "</section>"])
 
 
@@ -59,7 +60,8 @@ def _figure(figure: Figure, root: Path) -> str:
     path = root / figure.file
     if not path.is_file():
         return ""
-    return f"<figure>{_image(path, text)}<figcaption>{text}</figcaption></figure>"
+    image = data_uri(path.read_bytes(), KINDS.get(path.suffix, "png"))
+    return f'<figure><img src="{image}" alt="{text}"><figcaption>{text}</figcaption></figure>'
 
 
 def _plot(panel: Panel) -> str:
@@ -69,25 +71,16 @@ def _plot(panel: Panel) -> str:
         return f"<p>No plot: {escape(str(error))}.</p>"
 
 
-def _image(path: Path, text: str) -> str:
-    return f'<img src="{data_uri(path.read_bytes(), KINDS.get(path.suffix, "png"))}" alt="{text}">'
-
-
 def _films(films: Sequence[Figure], root: Path) -> str:
-    if not films:
-        return ""
-    shown = [
-        f"<figure>{_image(root / f.file, escape(f.caption))}<figcaption>{escape(f.caption)}</figcaption></figure>"
-        for f in films
-    ]
-    return f'<section id="films">\n<h2>Films</h2>\n<div class="films">{"".join(shown)}</div>\n</section>'
+    shown = "".join(_figure(film, root) for film in films)
+    return f'<section id="films">\n<h2>Films</h2>\n<div class="films">{shown}</div>\n</section>' if films else ""
 
 
 def _foot(sections: Sequence[Section]) -> str:
     """Configuration and commit: each value once, all of them where sections differ."""
     rows = []
     for key in EVERY_SECTION:
-        values = list(dict.fromkeys(_say(s.setup[key]) for s in sections if s.setup.get(key) not in (None, "")))
+        values = list(dict.fromkeys(_as_text(s.setup[key]) for s in sections if s.setup.get(key) not in (None, "")))
         if values:
             rows.append(f"<dt>{escape(key)}</dt><dd>{escape('; '.join(values))}</dd>")
     commands = dict.fromkeys(s.setup["command"] for s in sections if s.setup.get("command"))
@@ -98,9 +91,8 @@ def _foot(sections: Sequence[Section]) -> str:
 def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{escape(c)}</th>' for c in table.columns)
     body = "\n".join("<tr>" + "".join(_cell(c) for c in row) + "</tr>" for row in table.rows)
-    caption = f"<caption>{escape(table.caption)}</caption>"
-    drawn = f"<table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
-    return f'<div class="wide">{drawn}</div>'
+    drawn = f"<caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>"
+    return f'<div class="wide"><table>{drawn}</table></div>'
 
 
 def _cell(cell: Cell) -> str:
@@ -108,16 +100,11 @@ def _cell(cell: Cell) -> str:
     return f"<td{number}>{escape(cell.text)}</td>"
 
 
-def _setup(section: Section) -> str:
-    rows = [f"<li>{escape(k)}: {escape(_say(v))}</li>" for k, v in section.setup.items() if v or v == 0]
-    return f"<details><summary>Settings of this section</summary><ul>{''.join(rows)}</ul></details>"
-
-
-def _say(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{k} {_say(v)}" for k, v in value.items())
+        return "; ".join(f"{k} {_as_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(_say(v) for v in value)
+        return ", ".join(_as_text(v) for v in value)
     return str(value)
 
 
@@ -129,11 +116,8 @@ def results_page(sections: Sequence[Section], *, figures: str = "") -> str:
         "(Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric follows "
         "is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
     )
-    parts = [head, in_short(sections)]
-    for section in sections:
-        parts.append(section.markdown(figures=figures, narrow=True))
-        parts.append(_made(section))
-    return "\n".join(parts)
+    parts = [part for s in sections for part in (s.markdown(figures=figures, narrow=True), _provenance(s))]
+    return "\n".join([head, in_short(sections), *parts])
 
 
 def in_short(sections: Sequence[Section]) -> str:
@@ -179,7 +163,7 @@ def _failing(examined: Mapping[str, Sequence[Finding]]) -> list[str]:
     return lines
 
 
-def _made(section: Section) -> str:
+def _provenance(section: Section) -> str:
     setup = section.setup
     sets = "; ".join(
         f"{d['name']}: {len(d['clips'])} clips of {d['spec']['frames']} frames, side {d['spec']['size']}, "
@@ -187,10 +171,10 @@ def _made(section: Section) -> str:
         for d in setup.get("data", [])
     )
     where = f" on {setup['device']}" if setup.get("device") else ""
-    return f"Made{where} with `{_placeless(setup.get('command', ''))}` ({setup.get('backbone', '')}; {sets}).\n"
+    return f"Made{where} with `{_without_places(setup.get('command', ''))}` ({setup.get('backbone', '')}; {sets}).\n"
 
 
-def _placeless(command: str) -> str:
+def _without_places(command: str) -> str:
     """A command without the folders and the device of who gave it: `--data-davis DAVIS`."""
     words = shlex.split(command)
     shown: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latents of one clip in, the cells to keep out: the paper's rule and those it is compared with, on the same latents.
+"""The paper's rule for the cells to keep, and those it is compared with, on the same latents.
 
 Legend: B batch (here 1), C channels, T slots, H W grid. Slot 0 is kept whole by every rule, so that every fill has
 something to start from. A rule without a rate or threshold of its own keeps as many cells of each clip as `ours` does.
@@ -11,13 +11,16 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError, pick
 from inlay.masking import CRITERIA, MaskConfig, keep_mask, pixel_grid, smallest_tau
+
+if TYPE_CHECKING:  # which imports this module: a rule looks at a scene's pixels and latents, and calls its networks
+    from inlay.research.studies.evaluate import Scene
 
 LEAST_RATIO = 1 / 16  # the router keeps at least this part of a slot
 SEARCH_MSE = 0.003  # on pixels in [-1, 1]: 31.25 dB
@@ -48,24 +51,7 @@ class Setting:
         return asdict(self)
 
 
-class Scene(Protocol):
-    """One clip, encoded; what a rule may look at and call. Calls of networks are counted."""
-
-    name: str
-    x_BCTHW: Tensor  # pixels, padded as the backbone takes them
-    z_BCTHW: Tensor
-    tau: float  # of ours
-
-    def rebuild(self, keep_BTHW: Tensor, setting: Setting) -> Tensor:
-        """Fill and decode the first slots of the clip, as many as the mask has; pixels clamped to [-1, 1]."""
-        ...
-
-    def decode_full(self) -> Tensor:
-        """The decoder's picture of all latents, clamped."""
-        ...
-
-
-Rule = Callable[[Scene, Setting], Tensor]  # -> [1, T, H, W] bool
+Rule = Callable[["Scene", Setting], Tensor]  # -> [1, T, H, W] bool
 
 
 def ours(scene: Scene, setting: Setting) -> Tensor:
@@ -83,8 +69,11 @@ def full(scene: Scene, setting: Setting) -> Tensor:
 def random(scene: Scene, setting: Setting) -> Tensor:
     """Any cells, drawn by the clip's name, so that a second run draws the same."""
     seed = int.from_bytes(hashlib.sha256(scene.name.encode()).digest()[:7], "big")
-    score = torch.rand(scene.z_BCTHW[:, 0].shape, generator=torch.Generator().manual_seed(seed))
-    return keep_best(score.to(scene.z_BCTHW.device), budget(scene, setting))
+    score_BTHW = torch.rand(scene.z_BCTHW[:, 0].shape, generator=torch.Generator().manual_seed(seed))
+    score_BTHW = score_BTHW.to(scene.z_BCTHW.device)
+    keep_BTHW = torch.ones_like(score_BTHW, dtype=torch.bool)
+    keep_BTHW[:, 1:] = _largest(score_BTHW[:, 1:], max(0, budget(scene, setting) - score_BTHW[:, 0].numel()))
+    return keep_BTHW
 
 
 def frame_skip(scene: Scene, setting: Setting) -> Tensor:
@@ -147,20 +136,13 @@ def _search_slot(scene: Scene, setting: Setting, past_BTHW: Tensor, order: Tenso
         kept = torch.zeros(h * w, dtype=torch.bool, device=past_BTHW.device)
         kept[order[:count]] = True
         x_BCTHW = scene.rebuild(torch.cat([past_BTHW, kept.view(1, 1, h, w)], dim=1), setting)
-        fresh = x_BCTHW.shape[2] - _frames_before(scene, past_BTHW.shape[1])
+        fresh = x_BCTHW.shape[2] - scene.bench.tokenizer.spec.frames(past_BTHW.shape[1])
         truth = scene.x_BCTHW[:, :, : x_BCTHW.shape[2]]
         if _mse(x_BCTHW[:, :, -fresh:], truth[:, :, -fresh:]) <= setting.mse:
             best, high = kept.view(1, h, w), count - 1
         else:
             low = count + 1
     return best
-
-
-def _frames_before(scene: Scene, slots: int) -> int:
-    """Frames that the first `slots` slots decode to."""
-    t, frames = scene.z_BCTHW.shape[2], scene.x_BCTHW.shape[2]
-    stride = (frames - 1) // (t - 1)
-    return 1 + (slots - 1) * stride
 
 
 def router(scene: Scene, setting: Setting) -> Tensor:
@@ -222,14 +204,6 @@ def mask_of_count(z_BCTHW: Tensor, count: int, reference: str = "last-kept", cri
     found = smallest_tau(lambda tau: float(mask(tau).sum()), max(count, least), start=1.0)
     assert found is not None, "a high threshold keeps slot 0 alone"
     return mask(found.tau)
-
-
-def keep_best(score_BTHW: Tensor, count: int) -> Tensor:
-    """Slot 0, and of the others the cells with the highest score, `count` in all."""
-    keep_BTHW = torch.ones_like(score_BTHW, dtype=torch.bool)
-    rest_BTHW = score_BTHW[:, 1:]
-    keep_BTHW[:, 1:] = _largest(rest_BTHW, max(0, count - score_BTHW[:, 0].numel()))
-    return keep_BTHW
 
 
 def _largest(score: Tensor, count: int) -> Tensor:

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records in, tables and findings out, as plain data: what Markdown, plots and the report are made from."""
+"""Tables, figures and findings as plain data: what Markdown, plots and the report are made from."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from inlay.draw.plots import Panel
+from inlay.draw.plots import Panel, Series
 from inlay.errors import UsageError
 from inlay.measure import METRICS, MeasureConfig, bootstrap_interval
-from inlay.research.studies.readings import TOO_FEW, is_set, score_set
-from inlay.research.studies.records import Record
+from inlay.research.studies.datasets import DataSet
+from inlay.research.studies.records import TOO_FEW, Record, is_set, score_set
 
 DIGITS = {"psnr": 2, "psnr-video": 2, "ssim": 3, "ssim-gaussian": 3, "lpips": 3, "fvd": 1, "kvd": 3, "vmaf": 1}
 NEARLY_THE_SAME = ("psnr-video", "error-level")  # as PSNR; the report has them
 ARROWS = {"higher": "↑", "lower": "↓"}
+Rows = Mapping[str, Sequence[Record]]  # the records of each rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +84,10 @@ class Finding:
     detail: str = ""
     why: str = ""  # the likely reason, said where it does not hold
 
-    @property
-    def verdict(self) -> str:
-        return {True: "holds", False: "does not hold", None: "not examined"}[self.holds]
-
     def text(self) -> str:
+        verdict = {True: "holds", False: "does not hold", None: "not examined"}[self.holds]
         reason = f" Likely reason: {self.why}." if self.why and self.holds is False else ""
-        return f"{self.claim}: {self.verdict}{' (' + self.detail + ')' if self.detail else ''}.{reason}"
+        return f"{self.claim}: {verdict}{' (' + self.detail + ')' if self.detail else ''}.{reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,19 +108,15 @@ class Section:
 
     @staticmethod
     def from_record(raw: dict[str, Any]) -> Section:
-        tables = tuple(
-            Table(
-                caption=t["caption"],
-                columns=tuple(t["columns"]),
-                rows=tuple(tuple(Cell(**c) for c in row) for row in t["rows"]),
-            )
-            for t in raw["tables"]
-        )
+        def table(t: dict[str, Any]) -> Table:
+            rows = tuple(tuple(Cell(**cell) for cell in row) for row in t["rows"])
+            return Table(caption=t["caption"], columns=tuple(t["columns"]), rows=rows)
+
         return Section(
             name=raw["name"],
             title=raw["title"],
             text=tuple(raw["text"]),
-            tables=tables,
+            tables=tuple(map(table, raw["tables"])),
             figures=tuple(Figure.from_record(f) for f in raw["figures"]),
             findings=tuple(Finding(**f) for f in raw["findings"]),
             films=tuple(Figure.from_record(f) for f in raw.get("films", ())),
@@ -204,3 +198,62 @@ def missing_notes(records: Sequence[Record], metrics: Sequence[str]) -> list[str
 def conventions(metrics: Sequence[str], config: MeasureConfig) -> list[str]:
     """What each number follows."""
     return [f"{m}: {METRICS[m].convention.format(**asdict(config))}" for m in metrics]
+
+
+def eval_section(
+    rows: Rows,
+    data: DataSet,
+    metrics: Sequence[str],
+    config: MeasureConfig,
+    *,
+    films: tuple[Figure, ...] = (),
+    setup: dict[str, Any] | None = None,
+) -> Section:
+    """What `inlay eval` found, in the form that reports are made of."""
+    tables = (_by_rule(rows, data, metrics, config), _by_clip(rows, metrics))
+    panels = tuple(panel for metric in metrics if (panel := _panel(rows, metric)) is not None)
+    caption = "Every clip by itself: its share of kept cells and its quality."
+    return Section(
+        name="eval",
+        title=f"Evaluation on {data.name} ({len(data)} clips)",
+        text=tuple(missing_notes([r for records in rows.values() for r in records], metrics)),
+        tables=tables,
+        figures=(Figure(file="", caption=caption, panels=panels),) if panels else (),
+        films=films,
+        setup=setup or {},
+    )
+
+
+def _by_rule(rows: Rows, data: DataSet, metrics: Sequence[str], config: MeasureConfig) -> Table:
+    columns = ("Rule", "Keep rate ↓", "bits/pixel ↓", "NFE ↓", *(heading(m) for m in metrics))
+    body = []
+    for name, records in rows.items():
+        cells = records[0].cells
+        kept, bits = (rate_cell(records), bits_cell(records)) if cells else (word("-"), word("-"))
+        calls = number(sum(r.nfe for r in records) / len(records), 1) if cells else word("-")
+        body.append((word(name), kept, bits, calls, *(metric_cell(records, m, config) for m in metrics)))
+    return Table(caption=f"Rules on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(body))
+
+
+def _by_clip(rows: Rows, metrics: Sequence[str]) -> Table:
+    shown = [m for m in metrics if any(m in r.reading.values for records in rows.values() for r in records)]
+    body: list[tuple[Cell, ...]] = []
+    for name, records in rows.items():
+        for record in records:
+            kept = percent(record.keep_rate) if record.cells else word("-")
+            scores = [number(record.reading.values.get(m), DIGITS.get(m, 3)) for m in shown]
+            body.append((word(record.clip), word(name), kept, *scores))
+    columns = ("Clip", "Rule", "Keep rate ↓", *(heading(m) for m in shown))
+    return Table(caption="Every clip", columns=columns, rows=tuple(body))
+
+
+def _panel(rows: Rows, metric: str) -> Panel | None:
+    series = []
+    for name, records in rows.items():
+        found = [r for r in records if r.cells and metric in r.reading.values]
+        if found:
+            x, y = tuple(100 * r.keep_rate for r in found), tuple(r.reading.values[metric] for r in found)
+            series.append(Series(label=name, x=x, y=y, notes=tuple(r.clip for r in found)))
+    if not series:
+        return None
+    return Panel(title=heading(metric), x_label="keep rate, %", y_label=metric, series=tuple(series), scatter=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long videos in, Table 4 of the paper out: chunks on their own against streams that carry caches or state on."""
+"""Table 4 of the paper: chunks on their own against streams that carry caches or state on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from inlay.container.tokens import Tokens
 from inlay.draw.plots import Panel, Series
 from inlay.errors import VideoError
 from inlay.measure import count_tokens
-from inlay.measure.recall import remember
+from inlay.measure.base import remember
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames
+from inlay.research.studies.evaluate import with_counts
 from inlay.research.studies.quality import compare
-from inlay.research.studies.readable import sound
-from inlay.research.studies.readings import Reading, read_pair, why_unavailable
-from inlay.research.studies.records import Record, make_key
+from inlay.research.studies.records import (
+    Reading,
+    Record,
+    make_key,
+    mean_rate,
+    read_pair,
+    why_unavailable,
+    without_unreadable,
+)
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import Finding, Section, missing_notes
 from inlay.research.studies.workspace import Workspace
@@ -47,7 +54,13 @@ def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]
                     reference = replace(video, frames=remember(video.frames.to(work.config.device)))
                 tokens, result = _through(work, video, mode)
                 reading = read_pair(reference, result, lacking, work.config)
-                record = _counted(work, tokens, replace(record, reading=record.reading.merged(reading)))
+                bits = count_tokens(tokens).bits_per_pixel
+                record = replace(
+                    with_counts(record, tokens),
+                    reading=record.reading.merged(reading),
+                    bits_per_pixel=bits,
+                    machine=work.bench.machine,
+                )
                 work.store.write(record)
             said = Reading(unavailable=dict(unavailable))
             found[mode].append(replace(record, reading=said.merged(record.reading)))
@@ -57,7 +70,7 @@ def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]
 
 def streaming(work: Workspace) -> Section:
     """Videos of two chunks; the modes differ in what the second chunk knows of the first."""
-    data = sound(long_videos(work), work.store, work.tell)
+    data = without_unreadable(long_videos(work), work.store, work.tell)
     found = measure_streaming(work, data)
     rows = [work.quality_row(MODES[m], records) for m, records in found.items()]
     rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
@@ -112,9 +125,7 @@ def _start(work: Workspace, data: DataSet, clip: Clip, mode: str) -> Record:
     setting = {**Setting().record(), "mode": mode}
     model = work.bench.model(Setting())
     key = make_key(clip=clip.identity, setting=setting, model=model)
-    stored = work.store.find("streaming", clip.name, key)
-    blank = Record(study="streaming", data=data.name, clip=clip.name, setting=setting, model=model, key=key)
-    return stored or blank
+    return work.store.find_or_blank("streaming", data.name, clip.name, setting, model, key)
 
 
 def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
@@ -124,19 +135,8 @@ def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
     return tokens, tokenizer.decode(tokens)
 
 
-def _counted(work: Workspace, tokens: Tokens, base: Record) -> Record:
-    return replace(
-        base,
-        tokens=len(tokens),
-        cells=tokens.cells,
-        slots=tuple(tokens.mask.flatten(1).sum(1).tolist()),
-        bits_per_pixel=count_tokens(tokens).bits_per_pixel,
-        machine=work.bench.machine,
-    )
-
-
 def _findings(found: dict[str, list[Record]]) -> list[Finding]:
-    rate = {m: sum(r.keep_rate for r in records) / len(records) for m, records in found.items()}
+    rate = {m: mean_rate(records) for m, records in found.items()}
     shown = ", ".join(f"{m} {100 * r:.1f} %" for m, r in rate.items())
     rows = [
         Finding(claim="the dual cache keeps fewer cells", holds=rate["dual-cache"] < rate["clips"], detail=shown),

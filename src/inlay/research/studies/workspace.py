@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from inlay import __version__
 from inlay.draw.plots import Panel, png
-from inlay.errors import MissingError, UsageError
+from inlay.errors import ConfigError, MissingError, UsageError
+from inlay.masking import MaskConfig, keep_mask, keep_rate_of, nearest_tau, pixel_grid
 from inlay.measure import MeasureConfig
 from inlay.origin import commit
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.evaluate import Bench, Tell, collect
-from inlay.research.studies.matching import Matcher
 from inlay.research.studies.paper import Quality
-from inlay.research.studies.records import Record, Store
+from inlay.research.studies.records import Record, Store, make_key
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import (
     Cell,
@@ -33,7 +37,79 @@ from inlay.research.studies.sections import (
 )
 from inlay.video.listing import DAVIS_VAL
 
-SETS = ("davis", "bench")
+
+@dataclass(frozen=True, kw_only=True)
+class Signal:
+    """What a threshold is compared with, for each clip: latents, or pixels pooled onto their grid."""
+
+    latents: tuple[Tensor, ...]
+    pooled: tuple[Tensor, ...]
+
+    def keep_rate(self, tau: float, criterion: str, reference: str) -> float:
+        """Mean over clips, as tables give it."""
+        plain = criterion == "pixel-l1"
+        config = MaskConfig(tau=tau, criterion="latent-l1" if plain else criterion, reference=reference)
+        rates = [keep_rate_of(keep_mask(z, config)) for z in (self.pooled if plain else self.latents)]
+        return sum(rates) / len(rates)
+
+
+def match_tau(signal: Signal, target: float, *, criterion: str = "latent-l1", reference: str = "last-kept") -> float:
+    """The threshold whose keep rate over the set comes nearest to `target`.
+
+    >>> still = Signal(latents=(torch.zeros(1, 2, 3, 4, 4),), pooled=())
+    >>> match_tau(still, 1.0)
+    0.0
+    """
+    if not 0 < target <= 1:
+        raise ConfigError(f"a keep rate lies in (0, 1]; got {target}")
+    return nearest_tau(lambda tau: signal.keep_rate(tau, criterion, reference), target).tau
+
+
+class Matcher:
+    """Thresholds of a data set at wanted keep rates: found once and stored; the clips are encoded when first needed."""
+
+    def __init__(self, bench: Bench, store: Store, data: DataSet, tell: Tell = lambda line: None) -> None:
+        self.bench, self.store, self.data, self.tell = bench, store, data, tell
+
+    @cached_property
+    def signal(self) -> Signal:
+        """Every clip, encoded once; a clip of 33x256x256 holds about 0.7 MB."""
+        latents, pooled = [], []
+        for place, clip in enumerate(self.data.clips, 1):
+            self.tell(f"matching: {self.data.name} {place}/{len(self.data)}: {clip.name}")
+            with torch.inference_mode():
+                scene = self.bench.scene(clip)
+                _, _, t, h, w = scene.z_BCTHW.shape
+                latents.append(scene.z_BCTHW.cpu())
+                pooled.append(pixel_grid(scene.x_BCTHW, (t, h, w)).cpu())
+        return Signal(latents=tuple(latents), pooled=tuple(pooled))
+
+    def tau(self, target: float, *, criterion: str = "latent-l1", reference: str = "last-kept") -> float:
+        """The stored threshold, or the bench's own where that keeps just as much."""
+        own = self.bench.tau
+        if (criterion, reference) == ("latent-l1", "last-kept"):
+            rate = self._stored("rate", {"tau": own}) or self._store(
+                "rate", {"tau": own}, self.signal.keep_rate(own, criterion, reference)
+            )
+            if abs(target - rate) < 1e-9:
+                return own
+        parts: dict[str, float | str] = {"target": target, "criterion": criterion, "reference": reference}
+        known = self._stored("tau", parts)
+        if known is not None:
+            return known
+        return self._store("tau", parts, match_tau(self.signal, target, criterion=criterion, reference=reference))
+
+    def _file(self, kind: str, parts: dict[str, float | str]) -> str:
+        weights = self.bench.tokenizer.spec.weight_hash
+        return f"matching/{kind}-{make_key(kind=kind, data=self.data.digest, weights=weights, **parts)}.json"
+
+    def _stored(self, kind: str, parts: dict[str, float | str]) -> float | None:
+        value = (self.store.read_json(self._file(kind, parts)) or {}).get("value")
+        return value if isinstance(value, float) else None
+
+    def _store(self, kind: str, parts: dict[str, float | str], value: float) -> float:
+        self.store.write_json(self._file(kind, parts), {"data": self.data.name, **parts, "value": value})
+        return value
 
 
 @dataclass(kw_only=True)
@@ -71,10 +147,12 @@ class Workspace:
         return self._matchers.setdefault(data.digest, Matcher(self.bench, self.store, data, self.tell))
 
     def collect(
-        self, study: str, data: DataSet, settings: Sequence[Setting], metrics: Sequence[str] | None = None
+        self, study: str, data: DataSet, settings: Iterable[Setting], metrics: Sequence[str] | None = None
     ) -> dict[Setting, list[Record]]:
+        """The records of every clip under every setting, each setting once."""
         chosen = self.metrics if metrics is None else tuple(metrics)
-        found = collect(self.bench, self.store, data, settings, chosen, study=study, tell=self.tell)
+        once = list(dict.fromkeys(settings))
+        found = collect(self.bench, self.store, data, once, chosen, study=study, tell=self.tell)
         self.saw([record for records in found.values() for record in records])
         return found
 
@@ -103,23 +181,19 @@ class Workspace:
                 self.notes.append(note)
         return replace(figure, panels=tuple(panels))
 
-    def quality_columns(self) -> tuple[str, ...]:
-        return ("Keep rate ↓", "bits/pixel ↓", *(heading(m) for m in self.metrics))
-
     def quality_row(self, label: str, records: Sequence[Record]) -> tuple[Cell, ...]:
         scores = [metric_cell(records, m, self.config) for m in self.metrics]
         return (word(label), rate_cell(records), bits_cell(records), *scores)
 
     def paper_row(self, label: str, row: Quality) -> tuple[Cell, ...]:
         """The paper's numbers under the same columns; a dash where it gives none."""
-        digits = {"psnr": 2, "fvd": 2}
-        names = ("psnr", "ssim", "lpips", "fvd")
-        given = {m: number(getattr(row, m), digits.get(m, 3)) for m in names}
-        scores = [given.get(m, word("-")) for m in self.metrics]
+        digits = {"psnr": 2, "ssim": 3, "lpips": 3, "fvd": 2}
+        scores = [number(getattr(row, m), digits[m]) if m in digits else word("-") for m in self.metrics]
         return (word(f"paper: {label}"), percent(row.keep), word("-"), *scores)
 
     def quality_table(self, caption: str, first: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
-        return Table(caption=caption, columns=(first, *self.quality_columns()), rows=tuple(rows))
+        columns = (first, "Keep rate ↓", "bits/pixel ↓", *(heading(m) for m in self.metrics))
+        return Table(caption=caption, columns=columns, rows=tuple(rows))
 
     def setup(self, *sets: DataSet, metrics: Sequence[str] | None = None) -> dict[str, Any]:
         """Every choice behind the numbers; `metrics` where a study has its own."""

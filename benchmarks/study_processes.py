@@ -22,16 +22,13 @@ from inlay.measure import MeasureConfig
 from inlay.research.studies.ablation import (
     ablation_settings,
     fill_sweep_settings,
-    measure_ablation,
-    measure_fill_sweep,
-    measure_sweep,
+    sweep_settings,
 )
 from inlay.research.studies.datasets import ClipSpec, DataSet, open_data
 from inlay.research.studies.evaluate import Bench, Tell
-from inlay.research.studies.flicker import measure_flicker
+from inlay.research.studies.flicker import METRICS, flicker_arms
 from inlay.research.studies.quality import matched_settings, measure_main, measure_matched
-from inlay.research.studies.readings import choose_metrics
-from inlay.research.studies.records import Store
+from inlay.research.studies.records import Store, choose_metrics
 from inlay.research.studies.streaming import long_videos, measure_streaming
 from inlay.research.studies.workspace import Workspace
 from inlay.tokenizer import Tokenizer, pick_device
@@ -49,14 +46,23 @@ def _val(work: Workspace) -> list[DataSet]:
     return [work.davis_val()]
 
 
+def measure_ablation(work: Workspace, data: DataSet) -> object:
+    settings = [s for chosen in ablation_settings(work).values() for s in chosen.values()]
+    return work.collect("ablation", data, settings)
+
+
 PARTED = {
     "main": Parted(sets=lambda work: list(work.data.values()), measure=measure_main),
     "ablation": Parted(sets=_val, measure=measure_ablation),
-    "sweep": Parted(sets=_val, measure=measure_sweep),
-    "fill-sweep": Parted(sets=_val, measure=measure_fill_sweep),
+    "sweep": Parted(sets=_val, measure=lambda work, data: work.collect("sweep", data, sweep_settings(work).values())),
+    "fill-sweep": Parted(
+        sets=_val, measure=lambda work, data: work.collect("fill-sweep", data, fill_sweep_settings(work).values())
+    ),
     "main-matched": Parted(sets=lambda work: list(work.data.values()), measure=measure_matched),
     "streaming": Parted(sets=lambda work: [long_videos(work)], measure=measure_streaming),
-    "flicker": Parted(sets=_val, measure=measure_flicker),
+    "flicker": Parted(
+        sets=_val, measure=lambda work, data: work.collect("flicker", data, flicker_arms(work).values(), METRICS)
+    ),
 }
 MATCHED = {
     "ablation": ablation_settings,
