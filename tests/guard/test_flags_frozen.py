@@ -171,8 +171,8 @@ def test_streaming_defaults_are_the_librarys() -> None:
     from inlay.codec import EncodeConfig
 
     given = inspect.signature(COMMANDS["encode"]).parameters
-    flags = {"mode": "streaming", "chunk_frames": "chunk", "key_seconds": "key_every", "cuts": "cuts", "noise": "noise"}
-    assert EncodeConfig() == EncodeConfig(**{name: given[flag].default for name, flag in flags.items()})
+    flags = ("mode", "chunk_frames", "key_seconds", "cuts", "noise")
+    assert EncodeConfig() == EncodeConfig(**{name: given[name].default for name in flags})
 
 
 def test_default_quality_is_the_video_writers() -> None:

@@ -31,6 +31,7 @@ from inlay.cli.commands.tokenize import tokenize
 from inlay.cli.commands.train import app as train
 from inlay.cli.commands.verify import verify
 from inlay.cli.commands.view import view
+from inlay.cli.options import with_flags
 from inlay.errors import InlayError, Terminated, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -63,7 +64,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> c
     "Measure": {"compare": compare, "eval": evaluate},
     "Research": {"study": study, "bench": bench},
 }
-COMMANDS: dict[str, Callable[..., Any]] = {name: f for panel in PANELS.values() for name, f in panel.items()}
+COMMANDS = {name: with_flags(function) for panel in PANELS.values() for name, function in panel.items()}
 GROUPS: dict[str, typer.Typer] = {"train": train}  # commands with commands of their own
 
 
@@ -87,8 +88,8 @@ app = typer.Typer(
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name, rich_help_panel="Train")
 for _panel, _commands in PANELS.items():
-    for _name, _function in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_function)
+    for _name in _commands:
+        app.command(_name, rich_help_panel=_panel)(COMMANDS[_name])
 
 
 def _show_version(wanted: bool) -> None:

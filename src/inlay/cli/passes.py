@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files in, files out: the passes over a video that the commands are made of, one chunk in memory at a time."""
+"""The passes over a video that the commands are made of, one chunk in memory at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from inlay.cli.model import Model
+from inlay.cli.options import Model
 from inlay.cli.screen import Screen
 from inlay.codec import Cutting, chunks_of, trimmed
 from inlay.container import TokenReader

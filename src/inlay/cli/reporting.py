@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `inlay eval` found in, one HTML page out: tables, plots, films, and how it was made."""
+"""The page of `inlay eval --report`: tables, plots, films, and how it was made."""
 
 from __future__ import annotations
 

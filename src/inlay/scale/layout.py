@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and records in, names and records out: what lies in the folder of a tokenised data set, and how it is read.
+"""What lies in the folder of a tokenised data set, and how it is read.
 
 OUT/
   dataset.json               what the set is; written last, so where it is, the set is whole

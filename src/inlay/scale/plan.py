@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources and settings in, a plan out: which video goes into which shard, decided before the first is read."""
+"""The plan of a job: which video goes into which shard, decided before the first is read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder, list, table or tars of videos in, local or by address; the list of sources out, the same every time."""
+"""List the videos of a folder, list, table or tars, local or by address, the same every time."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from inlay.errors import InlayError, UsageError, require
 from inlay.files import PART, atomic
@@ -38,12 +38,21 @@ def is_address(place: str) -> bool:
 
 
 def filesystem(address: str) -> tuple[Any, str]:
-    """An fsspec file system and the path in it; what is wrong with an address is said in one line."""
+    """The fsspec file system of a path or address, and the path in it."""
     fsspec = require("fsspec", extra="scale")
     try:
         return fsspec.core.url_to_fs(address)
     except (ImportError, ValueError, OSError) as error:
-        raise UsageError(f"{address}: cannot be opened: {_first_line(error)}") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{address}: cannot be opened: {reason}; give a path, or an address fsspec knows") from error
+
+
+@contextmanager
+def open_bytes(place: str) -> Iterator[IO[bytes]]:
+    """A binary file one can seek in; its file system is held while it is open, since that of an archive would close."""
+    fs, path = filesystem(place)
+    with fs.open(path, "rb") as file:
+        yield file
 
 
 def open_store(place: str) -> Store:
@@ -195,7 +204,3 @@ class RemoteStore(Store):
     @contextmanager
     def locked(self) -> Iterator[None]:
         yield  # object stores have no locks; two jobs would write the same bytes twice, and lose nothing
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

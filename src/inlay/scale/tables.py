@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A list or table of videos in, local or by address; its rows out: a path, and a caption where there is one."""
+"""The rows of a list or table of videos, local or by address: a path, and a caption where there is one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError, require
-from inlay.scale.store import filesystem, is_address
+from inlay.scale.store import open_bytes
 
 PATH_COLUMNS = ("path", "video", "video_path", "file", "file_name", "filename", "url")
 CAPTION_COLUMNS = ("caption", "text", "prompt", "description")
@@ -25,14 +25,9 @@ class TableRow:
 
 
 def read_bytes(place: str) -> bytes:
-    if is_address(place):
-        fs, path = filesystem(place)
-        try:
-            return fs.cat_file(path)
-        except OSError as error:
-            raise UsageError(f"{place}: cannot be read: {error}") from error
     try:
-        return Path(place.removeprefix("file://")).read_bytes()
+        with open_bytes(place) as file:
+            return file.read()
     except OSError as error:
         raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from error
 
@@ -72,19 +67,18 @@ def json_rows(place: str) -> Iterator[dict[str, Any]]:
 
 
 def parquet_rows(place: str) -> Iterator[dict[str, Any]]:
-    arrow = require("pyarrow", extra="scale")
-    parquet = require("pyarrow.parquet", extra="scale")
+    arrow, parquet = require("pyarrow", extra="scale"), require("pyarrow.parquet", extra="scale")
+
+    def is_text(kind: Any) -> bool:
+        return arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_dictionary(kind)
+
     try:
         file = parquet.ParquetFile(io.BytesIO(read_bytes(place)))
-        wanted = [c for c in file.schema_arrow.names if _is_text(file.schema_arrow.field(c).type, arrow)]
+        wanted = [c for c in file.schema_arrow.names if is_text(file.schema_arrow.field(c).type)]
         for batch in file.iter_batches(columns=wanted):
             yield from batch.to_pylist()
     except arrow.ArrowException as error:
         raise UsageError(f"{place}: is not a Parquet table: {str(error).splitlines()[0]}") from error
-
-
-def _is_text(kind: Any, arrow: Any) -> bool:
-    return arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_dictionary(kind)
 
 
 TABLES: dict[str, Callable[[str], Iterator[dict[str, Any]]]] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing in, a table of the backbones that have a name out: licence, size, strides, and which weights are here."""
+"""`inlay backbones`: the backbones that have a name, with licence, size, strides, and which weights are here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data set in, one table out: rules that choose cells, or another system's reconstructions, scored alike."""
+"""`inlay eval`: score rules that choose cells, or another system's reconstructions, on a data set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import dataoptions, options
+from inlay.cli import options
 from inlay.cli.screen import Screen, clips_text
 from inlay.errors import UsageError, pick
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    data: dataoptions.Data,
+    data: options.Data,
+    *,
     rule: Annotated[
         str,
         typer.Option("--rule", metavar="NAMES", help="Rules with commas between, or all; an unknown one lists them."),
@@ -30,7 +31,7 @@ def evaluate(
         str | None,
         typer.Option("--reconstructions", metavar="DIR", help="Score these videos instead, named like the clips."),
     ] = None,
-    metrics: dataoptions.Metrics = "auto",
+    metrics: options.Metrics = "auto",
     tau: options.Tau = None,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="X", help="Budget of rules that take one, instead of ours.")
@@ -38,37 +39,24 @@ def evaluate(
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help="Store kept cells first: none, q8, fp16, bf16 or fp32.")
     ] = "none",
-    fill: options.Fill = None,
-    layout: dataoptions.Layout = "auto",
-    split: dataoptions.Split = None,
-    frames: dataoptions.Frames = 33,
-    side: dataoptions.Side = 256,
     interval: Annotated[int, typer.Option("--interval", metavar="N", min=1, help="Take every N-th frame.")] = 1,
     clips: Annotated[int, typer.Option("--clips", metavar="N", min=1, help="Clips of each video.")] = 1,
-    limit: dataoptions.Limit = 0,
+    cut: options.DataClips,
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Keep the records here; a second run goes on from them.")
     ] = None,
     report: Annotated[
         str | None, typer.Option("--report", metavar="HTML", help="Also write one page with tables, plots and films.")
     ] = None,
-    backbone: options.BackboneName = "mini",
-    weights: options.Weights = None,
-    trust: options.Trust = False,
-    profile: options.Profile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "float32",
+    model: options.ProfiledModel,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Score rules, or reconstructions, on a data set.
 
     Rules: full, ours, hold, linear, random, frame-skip, pixel-l1, search, search-blocks, router.
     """
-    from inlay.cli.model import Model
     from inlay.measure import MeasureConfig
-    from inlay.research.studies.datasets import ClipSpec, open_data
     from inlay.research.studies.readable import sound
     from inlay.research.studies.readings import choose_metrics
     from inlay.research.studies.records import Store
@@ -82,21 +70,18 @@ def evaluate(
     if not names:
         raise UsageError("--rule is empty; give names with commas between, as ours,hold")
     pick("precision", precision, dict.fromkeys(("none", *options.CHOICES["precision"])))
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust,
-                  profile=profile)  # fmt: skip
-    kind = pick_device(device)
+    model.check()
+    kind = pick_device(model.device)
     place = str(kind) if kind.type == "cuda" else "cpu"  # metrics run on these two
     chosen = choose_metrics(metrics, place)
     config = MeasureConfig(device=place)
-    screen = Screen(json=json, quiet=quiet)
-    spec = ClipSpec(frames=frames, size=side, interval=interval, clips=clips)
     if reconstructions is not None and not Path(reconstructions).is_dir():
         raise UsageError(f"{reconstructions}: no such folder; give the one that holds the reconstructions")
     if report is not None:
         from inlay.cli.reporting import check_report
 
         check_report(report, force=force)
-    found = open_data(data, layout=layout, split=split, spec=spec, limit=limit, tell=screen.note)
+    found = cut.open(data, screen.note, interval=interval, clips=clips)
     tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
     with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
         store = Path(out or scratch)

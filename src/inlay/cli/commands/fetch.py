@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name in, files in the user's cache out: what is too large or too foreign to ship with the package."""
+"""`inlay fetch`: weights that are too large or too foreign to ship with the package, into the user's cache."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,21 +23,20 @@ def fetch(
             metavar="WHAT", help="A backbone's name (inlay backbones), or metrics: the networks of LPIPS, FVD and KVD."
         ),
     ],
+    *,
     folder: Annotated[
         str | None,
         typer.Option("--folder", metavar="DIR", help="Take the files of metrics from here, not from the network."),
     ] = None,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Bring weights of backbones or metrics into the cache.
 
     An interrupted download goes on where it stopped, and every file is checked against the digest of its publisher.
     """
-    screen = Screen(json=json, quiet=quiet)
     if what not in PARCELS:
-        record = {what: str(fetch_backbone(what, folder, force=force, quiet=quiet or json))}
+        record = {what: str(fetch_backbone(what, folder, force=force, quiet=screen.quiet or screen.json))}
         screen.show({"fetched": record}, list(record.items()))
         return
     if folder is not None and not Path(folder).is_dir():
@@ -44,7 +44,7 @@ def fetch(
 
     from inlay.measure import fetch_metrics
 
-    tell = Screen(json=json, quiet=quiet or json).note
+    tell = replace(screen, quiet=screen.quiet or screen.json).note
     found = fetch_metrics(PARCELS[what], folder=Path(folder) if folder else None, force=force, tell=tell)
     record = {name: str(path) for name, path in found.items()}
     screen.show({"fetched": record}, list(record.items()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port in, a page out: drop in a video, move tau, look at what is kept and how it comes back."""
+"""`inlay serve`: the web page: drop in a video, move tau, look at what is kept and how it comes back."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def serve(
     if find_spec("gradio") is None:  # imported only once its settings are in place: it reads them on the way in
         require("gradio", extra="web")
 
-    from inlay.cli.model import Model
     from inlay.web import Limits, ServeConfig
     from inlay.web import serve as run
     from inlay.web.server import free_port
 
     config = ServeConfig(host=host, port=port, waiting=waiting, sessions=sessions)
     limits = Limits(max_mb=max_mb, max_seconds=max_seconds, max_side=max_side, side=side)
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device)
+    model = options.Model(backbone=backbone, weights=weights, fill=fill, device=device)
+    model.check()
     free_port(config)
     if threads is not None:
         import torch
@@ -67,9 +67,7 @@ def _say(address: str) -> None:
 
 def _wait(page: Any) -> None:
     """Until the terminal, or whoever started this, ends it; both ways the folder is cleared."""
-    stop = threading.Event()
     try:
-        while not stop.wait(1.0):
-            pass
+        threading.Event().wait()
     except KeyboardInterrupt:
         typer.echo("stopped")

@@ -15,7 +15,6 @@ from inlay.cli.screen import Screen
 from inlay.errors import UsageError, require
 
 if TYPE_CHECKING:
-    from inlay.cli.model import Model
     from inlay.codec import EncodeConfig
 
 PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film that is not a video file
@@ -31,9 +30,8 @@ def view(
             "[default: <stem>.view.mp4]",
         ),
     ] = None,
-    curve: Annotated[
-        str | None, typer.Option("--curve", metavar="PNG", help="Also draw the share of kept cells over time.")
-    ] = None,
+    *,
+    curve: options.Curve = None,
     sheet: Annotated[
         str | None, typer.Option("--sheet", metavar="PNG", help="Also draw the masks of several tau, first 33 frames.")
     ] = None,
@@ -49,16 +47,10 @@ def view(
     criterion: options.Criterion = "latent-l1",
     reference: options.Reference = "last-kept",
     mode: options.Mode = "auto",
-    fill: options.Fill = None,
     size: options.Size = "keep",
-    backbone: options.BackboneName = "mini",
-    weights: options.Weights = None,
-    trust: options.Trust = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "float32",
+    model: options.FilledModel,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Film which cells of a clip are kept.
 
@@ -69,18 +61,18 @@ def view(
     is_tokens = Path(source).suffix == paths.TOKEN_SUFFIX
     film: str | None = out or paths.beside(source, ".view.mp4")
     if Path(film or "").suffix.lower() == PICTURE:
-        film, sheet = None, _only_sheet(out, sheet, curve)
+        if sheet is not None or curve is not None:
+            raise UsageError(f"{out}: is a sheet of masks, without a film; --sheet and --curve go beside a film")
+        film, sheet = None, out
     _check(source, film, curve, sheet, original, taus, is_tokens=is_tokens, force=force)
 
-    from inlay.cli.model import Model
     from inlay.codec import EncodeConfig
     from inlay.masking import Budget
 
-    screen = Screen(json=json, quiet=quiet)
     config = EncodeConfig(mode=mode, criterion=criterion, reference=reference)
     for value in taus:
         Budget(tau=value)  # refused here if it cannot be
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
+    model.check()
     record: dict[str, Any] = {"input": source}
     rows: list[tuple[str, str]] = []
     if film is not None:
@@ -100,7 +92,7 @@ def view(
 
 
 def _film(
-    source: str, film: str, curve: str | None, original: str | None, model: Model, config: EncodeConfig,
+    source: str, film: str, curve: str | None, original: str | None, model: options.Model, config: EncodeConfig,
     taus: list[float], size: str, screen: Screen, *, is_tokens: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     from inlay.cli.passes import open_clip, tokenizer_of
@@ -127,7 +119,9 @@ def _film(
         return record | {"mode": mode}
 
 
-def _sheet(source: str, sheet: str, model: Model, config: EncodeConfig, taus: list[float], size: str) -> dict[str, Any]:
+def _sheet(
+    source: str, sheet: str, model: options.Model, config: EncodeConfig, taus: list[float], size: str
+) -> dict[str, Any]:
     from inlay.cli.passes import open_clip
     from inlay.cli.viewing import write_sheet
     from inlay.codec import CLIP_FRAMES
@@ -136,12 +130,6 @@ def _sheet(source: str, sheet: str, model: Model, config: EncodeConfig, taus: li
     with open_clip(source, size=size, frames=CLIP_FRAMES) as reader:
         clip = join_videos(list(reader.chunks(CLIP_FRAMES)))
     return write_sheet(clip, sheet, model.load(), config, taus, title=Path(source).name)
-
-
-def _only_sheet(out: str | None, sheet: str | None, curve: str | None) -> str | None:
-    if sheet is not None or curve is not None:
-        raise UsageError(f"{out}: is a sheet of masks, without a film; --sheet and --curve go beside a film")
-    return out
 
 
 def _check(
@@ -163,11 +151,8 @@ def _check(
         raise UsageError("standard input can be read once; draw the film or the sheet, or give a file")
     inputs = (source,) if original is None else (source, paths.input_video(original))
     for name, path in (("curve", curve), ("sheet", sheet)):
-        if path is None:
-            continue
-        if Path(path).suffix.lower() != PICTURE:
-            raise UsageError(f"{path}: the {name} is a PNG; give a name that ends in .png")
-        paths.output(path, force=force, inputs=inputs)
+        if path is not None:
+            paths.output_png(name, path, force=force, inputs=inputs)
     if curve is not None:
         require("matplotlib", extra="plot")
     if film is not None and Path(film).suffix.lower() == FILM:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a data set in, its samples by number out: random access, for samplers that know what they want."""
+"""`TokenDataset`: the samples of a data set by number, for samplers that know what they want."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,7 @@ class TokenDataset(TokenSource, Dataset[Any]):
         """The manifest; of loose files each is opened once to see what it holds."""
         if any(m.record is None for m in self.members):
             self.members = tuple(
-                m if m.record else type(m)(m.key, m.place, m.kind, m.offset, m.size, record_of(m, self.fetcher.one(m)))
-                for m in self.members
+                m if m.record else replace(m, record=record_of(m, self.fetcher.one(m))) for m in self.members
             )
         return [m.record for m in self.members if m.record is not None]
 

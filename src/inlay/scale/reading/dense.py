@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, dense latents out, in the dictionary one's trainer expects.
+"""Dense latents of token files, in the dictionary one's trainer expects.
 
 Legend: C channels, T latent slots, h w latent rows and columns.
 """

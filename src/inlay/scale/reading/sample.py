@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a token file in, what training sees of it out; and the two ways to make a batch of that."""
+"""What training sees of a token file, and the two ways to make a batch of it."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Opener:
         if normalise:
             if source.dataset is None:
                 raise UsageError("only a data set written by inlay tokenize knows its latent mean and std")
-            told = source.dataset
-            dense = replace(dense, mean=tuple(told.latent_mean), std=tuple(told.latent_std))
+            mean, std = tuple(source.dataset.latent_mean), tuple(source.dataset.latent_std)
+            dense = replace(dense, mean=mean, std=std)
         self.densify = Densifier(dense)
         self.skipped = torch.zeros(64, dtype=torch.int64).share_memory_()  # a place for each worker: no two write one
 
@@ -93,7 +93,8 @@ class Opener:
             if not self.skip:
                 raise
             logging.getLogger(__name__).warning("skipped: %s", error)
-            self.skipped[_worker() % len(self.skipped)] += 1
+            worker = torch.utils.data.get_worker_info()
+            self.skipped[(worker.id if worker else 0) % len(self.skipped)] += 1
             return None
 
     def _sample(self, member: Member, data: bytes) -> Any:
@@ -122,8 +123,3 @@ def collate_dense(samples: Sequence[dict[str, Any] | None]) -> Any:
             "batch clips of one shape together (ShapeSampler), or one at a time"
         )
     return torch.utils.data.default_collate(here) if here else None
-
-
-def _worker() -> int:
-    info = torch.utils.data.get_worker_info()
-    return info.id if info else 0

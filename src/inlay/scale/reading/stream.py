@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a data set in, its samples in a shuffled order out: sequential reads, shared out, resumable.
+"""`TokenStream`: the samples of a data set in a shuffled order, by sequential reads, shared out, resumable.
 
 The order of an epoch is a pure function of (seed, epoch, consumer); a place in it is a number. Shards are shuffled and
 laid end to end; consumer c of n, one for each rank and worker, takes the c-th of n equal stretches, reads it a window
-at a time and hands the window out shuffled.
+at a time and yields the window shuffled.
 """
 
 from __future__ import annotations
