@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A path, a pipe, an address or a file object in, an open PyAV container out; and the name by which errors call it."""
+"""Open a path, a pipe, an address or a file object as a PyAV container, and name it in errors."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Input:
                 return
             pipe = path.open("rb")
         except (OSError, ValueError) as error:
-            raise VideoError(f"{self.name}: cannot be opened: {_reason(error)}") from error
+            raise VideoError(f"{self.name}: cannot be opened: {reason(error)}") from error
         self._closing.append(pipe)
         self._take_stream(pipe)
 
@@ -178,7 +178,7 @@ class Input:
                 self.tap = Tap(stream, head)
                 self._measure(io.BytesIO(head), len(head))
         except OSError as error:
-            raise VideoError(f"{self.name}: cannot be read: {_reason(error)}") from error
+            raise VideoError(f"{self.name}: cannot be read: {reason(error)}") from error
 
     def _measure(self, file: Any, size: int) -> None:
         """Once and at the start: later the place in the file is the decoder's."""
@@ -207,7 +207,7 @@ class Input:
         av = pyav()
         if isinstance(error, av.error.InvalidDataError | EOFError | ValueError):
             return f"{self.name}: not a video this build of PyAV can read; check it with: ffprobe, or convert it to mp4"
-        return f"{self.name}: cannot be opened: {_reason(error)}"
+        return f"{self.name}: cannot be opened: {reason(error)}"
 
 
 def is_address(source: str) -> bool:
@@ -222,5 +222,6 @@ def _read_fully(stream: Any, size: int) -> bytes:
     return parts.getvalue()
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What an error of PyAV or the system says, in one line."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

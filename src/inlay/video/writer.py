@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Video` or chunks of it in, an H.264 file or pipe out: whole or not at all, every frame at its time."""
+"""Write an H.264 file or pipe: whole or not at all, every frame at its time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from inlay.errors import ConfigError, ShapeError, UsageError, VideoError
 from inlay.files import part_beside
 from inlay.video.frames import Video
 from inlay.video.pixels import careful_bicubic
-from inlay.video.source import pyav
+from inlay.video.source import pyav, reason
 from inlay.video.target import CONTAINERS, STDOUT, check_target
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class VideoWriter:
             self._stream = self._add_stream()
         except (av.FFmpegError, OSError, ValueError) as error:
             self.abandon()
-            raise VideoError(f"{self.path}: cannot be written: {_reason(error)}") from error
+            raise VideoError(f"{self.path}: cannot be written: {reason(error)}") from error
 
     def _add_stream(self) -> VideoStream:
         how = self._coding
@@ -117,9 +117,7 @@ class VideoWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -158,7 +156,7 @@ class VideoWriter:
                 check_target(self.path, force=self._force)  # it may have come into being since
                 self._part.replace(self.path)
         except (av.FFmpegError, OSError) as error:
-            raise VideoError(f"{self.path}: cannot be finished: {_reason(error)}") from error
+            raise VideoError(f"{self.path}: cannot be finished: {reason(error)}") from error
         finally:
             self.abandon()
 
@@ -194,18 +192,15 @@ class VideoWriter:
                 self._container.mux(packet)
         except (av.FFmpegError, OSError, ValueError) as error:
             self.abandon()
-            raise VideoError(f"{self.path}: cannot be written: {_reason(error)}") from error
+            raise VideoError(f"{self.path}: cannot be written: {reason(error)}") from error
 
 
 class _Pipe:
     """Standard output without seek and close, so that the muxer streams and the pipe stays ours."""
 
-    def __init__(self) -> None:
-        self._stream = sys.stdout.buffer
-
     def write(self, data: Any) -> int:
-        written = self._stream.write(data)
-        self._stream.flush()
+        written = sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
         return written
 
 
@@ -229,15 +224,6 @@ def write_video(
         raise UsageError(f"{path}: there are no chunks to write")
     rate = first.fps if fps is None else Fraction(fps)
     with VideoWriter(path, rate, first.width, first.height, lossless=lossless, crf=crf, force=force) as writer:
-        for chunk in _and_rest(first, chunks):
+        for chunk in chain((first,), chunks):
             writer.write(chunk if fps is None else Video(frames=chunk.frames, fps=rate))
     return writer.path
-
-
-def _and_rest(first: Video, rest: Iterable[Video]) -> Iterable[Video]:
-    yield first
-    yield from rest
-
-
-def _reason(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

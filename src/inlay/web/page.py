@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions in, a Gradio page out: which control calls which action, and where its view goes."""
+"""The Gradio page: which control calls which action, and where its view goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gradio as gr  # the server asks for it by name before it opens this file
 
 from inlay.web.actions import BY_KEEP, BY_TAU, Actions, View
 from inlay.web.clips import CLIPS
-from inlay.web.showing import EMPTY, FILL_NAMES
+from inlay.web.render import EMPTY, FILL_NAMES
 
 TITLE = "Inlay"
 LEAD = (
@@ -101,7 +101,7 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
         return _answer(actions.look(request.session_hash, frame, fill), LOOKED)
 
     def leave(request: gr.Request) -> None:
-        actions.desk.leave(request.session_hash)
+        actions.sessions.leave(request.session_hash)
 
     heavy = HEAVY | PRIVATE | {"show_progress_on": [p["panels"]]}
     sources = {

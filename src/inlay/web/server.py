@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer and settings in, a running page out: its own folder, its own port, nothing sent anywhere."""
+"""Run the page: its own folder, its own port, nothing sent anywhere."""
 
 from __future__ import annotations
 
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError(f"a port is a number from 0 to 65535; got {self.port} (--port)")
+            raise ConfigError(f"a port is a number from 0 to 65535; got {self.port}", about="port")
         if self.waiting < 1 or self.sessions < 1:
             raise ConfigError(f"at least one visitor must fit; got {self.waiting} waiting, {self.sessions} sessions")
 
@@ -50,29 +50,16 @@ def free_port(config: ServeConfig) -> int:
             probe.bind(address)
         except OSError as error:
             raise UsageError(
-                f"cannot listen on {config.host}:{config.port} ({error.strerror}); "
-                "choose another --port, or 0 for a free one"
+                f"cannot listen on {config.host}:{config.port} ({error.strerror}); choose another port, or 0 for a "
+                "free one",
+                about="port",
             ) from error
         return probe.getsockname()[1]
 
 
-def serve(
-    tokenizer: Tokenizer,
-    config: ServeConfig,
-    limits: Limits,
-    *,
-    ready: Callable[[str], None],
-    wait: Callable[[Any], None],
-) -> None:
-    """Run until `wait` returns; `ready` is told the address. Every file is gone afterwards."""
-    with running(tokenizer, config, limits) as (page, address):
-        ready(address)
-        wait(page)
-
-
 @contextmanager
 def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterator[tuple[Any, str]]:
-    """The page while the context is open, and its address."""
+    """The page while the context is open, and its address; every file is gone afterwards."""
     port = free_port(config)
     with tempfile.TemporaryDirectory(prefix="inlay-serve-", ignore_cleanup_errors=True) as root:
         folder = Path(root).resolve()
@@ -80,17 +67,17 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
             require("gradio", extra="web")
             from inlay.web.actions import Actions
             from inlay.web.page import build
-            from inlay.web.sessions import Desk
+            from inlay.web.sessions import Sessions
 
             files = folder / "files"
             files.mkdir()
-            desk = Desk(files / "sessions", most=config.sessions)
-            page = build(Actions(tokenizer=tokenizer, desk=desk, limits=limits, uploads=files))
+            sessions = Sessions(files / "sessions", most=config.sessions)
+            page = build(Actions(tokenizer=tokenizer, sessions=sessions, limits=limits, uploads=files))
             try:
                 yield page, _launch(page, config, port, limits, files)
             finally:
                 page.close(verbose=False)
-                desk.close()
+                sessions.close()
 
 
 def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Path) -> str:
@@ -98,7 +85,7 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
     from starlette.middleware import Middleware
 
     from inlay.web.page import STYLE
-    from inlay.web.request_filter import Fence
+    from inlay.web.request_filter import RequestFilter
 
     plain = ["system-ui", "sans-serif"]  # fonts that every machine has: none is fetched
     page.queue(max_size=config.waiting, api_open=False)
@@ -119,7 +106,7 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
         state_session_capacity=config.sessions,
         theme=Default(primary_hue="blue", font=plain, font_mono=["ui-monospace", "monospace"]),
         css=STYLE.read_text(encoding="utf-8"),
-        app_kwargs={"middleware": [Middleware(Fence, folder=files)], "docs_url": None, "redoc_url": None},
+        app_kwargs={"middleware": [Middleware(RequestFilter, folder=files)], "docs_url": None, "redoc_url": None},
     )
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{port}/"
@@ -134,7 +121,6 @@ def _environment(settings: dict[str, str]) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value

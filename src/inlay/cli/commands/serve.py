@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import threading
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -44,8 +44,7 @@ def serve(
     if find_spec("gradio") is None:  # imported only once its settings are in place: it reads them on the way in
         require("gradio", extra="web")
 
-    from inlay.web import Limits, ServeConfig
-    from inlay.web import serve as run
+    from inlay.web import Limits, ServeConfig, running
     from inlay.web.server import free_port
 
     config = ServeConfig(host=host, port=port, waiting=waiting, sessions=sessions)
@@ -57,17 +56,10 @@ def serve(
         import torch
 
         torch.set_num_threads(threads)
-    run(model.load(), config, limits, ready=_say, wait=_wait)
-
-
-def _say(address: str) -> None:
-    typer.echo(f"Inlay is at {address} (Ctrl-C ends it)")
-    sys.stdout.flush()
-
-
-def _wait(page: Any) -> None:
-    """Until the terminal, or whoever started this, ends it; both ways the folder is cleared."""
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        typer.echo("stopped")
+    with running(model.load(), config, limits) as (_, address):
+        typer.echo(f"Inlay is at {address} (Ctrl-C ends it)")
+        sys.stdout.flush()
+        try:
+            threading.Event().wait()  # until the terminal, or whoever started this, ends it
+        except KeyboardInterrupt:
+            typer.echo("stopped")

@@ -77,7 +77,7 @@ class TokenStream(TokenSource, IterableDataset[Any]):
             data = dict(zip(sorted(rows), fetched, strict=True))
             for row in rows[self._done - start :]:
                 self._done += 1
-                sample = self.opener.open(self.members[row], data.pop(row))
+                sample = self.sample(self.members[row], data.pop(row))
                 if sample is not None:
                     yield sample
         self._done = 0
