@@ -13,24 +13,26 @@ from typing import Annotated, Any
 import typer
 
 from inlay import __version__
-from inlay.cli.commands.backbones import backbones
-from inlay.cli.commands.bench import bench
-from inlay.cli.commands.calibrate import calibrate
-from inlay.cli.commands.compare import compare
-from inlay.cli.commands.decode import decode
-from inlay.cli.commands.demo import demo
-from inlay.cli.commands.doctor import doctor
-from inlay.cli.commands.encode import encode
-from inlay.cli.commands.eval import evaluate
-from inlay.cli.commands.export import export
-from inlay.cli.commands.fetch import fetch
-from inlay.cli.commands.info import info
-from inlay.cli.commands.serve import serve
-from inlay.cli.commands.study import study
-from inlay.cli.commands.tokenize import tokenize
-from inlay.cli.commands.train import app as train
-from inlay.cli.commands.verify import verify
-from inlay.cli.commands.view import view
+from inlay.cli.commands import (
+    backbones,
+    bench,
+    calibrate,
+    compare,
+    decode,
+    demo,
+    doctor,
+    encode,
+    export,
+    fetch,
+    info,
+    serve,
+    study,
+    tokenize,
+    train,
+    verify,
+    view,
+)
+from inlay.cli.commands import eval as evaluation
 from inlay.cli.options import with_flags
 from inlay.errors import InlayError, Terminated, UsageError
 
@@ -47,25 +49,25 @@ MEANING = {"--keep-going": "--keep-going uses what is intact"}  # where the name
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> command -> function
     "Use": {
-        "encode": encode,
-        "decode": decode,
-        "info": info,
-        "verify": verify,
-        "view": view,
-        "demo": demo,
-        "serve": serve,
-        "tokenize": tokenize,
-        "export": export,
-        "backbones": backbones,
-        "fetch": fetch,
-        "doctor": doctor,
+        "encode": encode.encode,
+        "decode": decode.decode,
+        "info": info.info,
+        "verify": verify.verify,
+        "view": view.view,
+        "demo": demo.demo,
+        "serve": serve.serve,
+        "tokenize": tokenize.tokenize,
+        "export": export.export,
+        "backbones": backbones.backbones,
+        "fetch": fetch.fetch,
+        "doctor": doctor.doctor,
     },
-    "Train": {"calibrate": calibrate},
-    "Measure": {"compare": compare, "eval": evaluate},
-    "Research": {"study": study, "bench": bench},
+    "Train": {"calibrate": calibrate.calibrate},
+    "Measure": {"compare": compare.compare, "eval": evaluation.evaluate},
+    "Research": {"study": study.study, "bench": bench.bench},
 }
 COMMANDS = {name: with_flags(function) for panel in PANELS.values() for name, function in panel.items()}
-GROUPS: dict[str, typer.Typer] = {"train": train}  # commands with commands of their own
+GROUPS: dict[str, typer.Typer] = {"train": train.app}  # commands with commands of their own
 
 
 class PanelGroup(typer.core.TyperGroup):

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 from inlay.errors import InlayError, TokenFileError, UsageError, VideoError
-from inlay.files import atomic as atomic
 
 STREAM = "-"
 TOKEN_SUFFIX = ".inlay"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,3 +97,10 @@ def size_text(size_bytes: int) -> str:
     if size_bytes < 1_000_000:
         return f"{size_bytes:,} bytes"
     return f"{size_bytes / 1e6:.2f} MB ({size_bytes:,} bytes)"
+
+
+def public_command(words: Sequence[str] | None = None) -> str:
+    """The command as others may run it: files and folders by their last two names, wherever they lie here."""
+    given = sys.argv[1:] if words is None else words
+    short = [re.sub(r"(?<![^=])/.*", lambda found: "/".join(Path(found[0]).parts[1:][-2:]), w) for w in given]
+    return f"inlay {shlex.join(short)}"

@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options
-from inlay.cli.screen import Screen, clips_text
-from inlay.errors import UsageError, pick
+from inlay import __version__
+from inlay.cli import options, paths
+from inlay.cli.screen import Screen, clips_text, public_command
+from inlay.errors import MissingError, UsageError, VideoError, pick
 
 if TYPE_CHECKING:
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import DataSet
-    from inlay.research.studies.records import Record
+    from inlay.research.studies.records import Record, Store
+    from inlay.research.studies.sections import Figure
     from inlay.tokenizer import Tokenizer
 
 
@@ -78,68 +82,100 @@ def evaluate(
     if reconstructions is not None and not Path(reconstructions).is_dir():
         raise UsageError(f"{reconstructions}: no such folder; give the one that holds the reconstructions")
     if report is not None:
-        from inlay.cli.reporting import check_report
-
-        check_report(report, force=force)
+        if Path(report).suffix.lower() not in (".html", ".htm"):
+            raise UsageError(f"{report}: the report is a page; give a name that ends in .html")
+        paths.output(report, force=force)
     found = cut.open(data, screen.note, interval=interval, clips=clips)
     tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
     with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
-        store = Path(out or scratch)
-        found = sound(found, Store(store), screen.note)
+        store = Store(Path(out or scratch))
+        found = sound(found, store, screen.note)
         if tokenizer is None:
-            rows, found = _outside(found, Path(str(reconstructions)), chosen, config, store, report, screen)
+            scored = _outside(found, Path(str(reconstructions)), chosen, config, store, screen)
         else:
-            settings = [{"rule": n, "tau": tau, "rate": rate, "precision": precision} for n in names]
-            rows = _rules(found, settings, chosen, config, tokenizer, tau, store, report, screen)
-    _show(rows, found, chosen, config, report, screen)
+            settings = [{"rule": n, "rate": rate, "precision": precision} for n in names]
+            scored = _rules(found, settings, chosen, config, tokenizer, tau, store, screen)
+        if report is not None:
+            _write_report(report, scored, chosen, config, store, screen)
+    _show(scored, chosen, config, report, screen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What was measured, and what a report of it needs besides."""
+
+    rows: dict[str, list[Record]]
+    data: DataSet  # without the clips that were left out
+    films: Callable[[], tuple[Figure, ...]]
+    setup: Callable[[], dict[str, Any]]
 
 
 def _outside(
-    data: DataSet, folder: Path, metrics: tuple[str, ...], config: MeasureConfig, out: Path, report: str | None,
-    screen: Screen,
-) -> tuple[dict[str, list[Record]], DataSet]:  # fmt: skip
-    """(the records, the data set without the clips that have no reconstruction)."""
-    from inlay.research.studies.outside import score_reconstructions
-    from inlay.research.studies.records import Store
+    data: DataSet, folder: Path, metrics: tuple[str, ...], config: MeasureConfig, store: Store, screen: Screen
+) -> Scored:
+    """Another system's reconstructions; the films show them beside the originals."""
+    from inlay.origin import commit
+    from inlay.research.studies.films import SHOWN, film_pairs
+    from inlay.research.studies.outside import example_pairs, score_reconstructions
+    from inlay.research.studies.sections import conventions
 
-    records, problems = score_reconstructions(data, folder, metrics, config, Store(out), screen.note)
+    records, problems = score_reconstructions(data, folder, metrics, config, store, screen.note)
     for clip, why in problems.items():
         screen.note(f"left out: {clip}: {why}")
     data = data.without(problems)
-    rows = {folder.name or str(folder): records}
-    if report is not None:
-        from inlay.cli.reporting import report_outside
-
-        report_outside(report, rows, folder, Store(out), data, metrics, config, screen.note)
-    return rows, data
+    made = {"command": public_command(), "version": __version__, "commit": commit(), "data": [data.record()]}
+    return Scored(
+        rows={folder.name or str(folder): records},
+        data=data,
+        films=lambda: film_pairs(store, example_pairs(data, folder, SHOWN)),
+        setup=lambda: made | {"conventions": conventions(metrics, config)},
+    )
 
 
 def _rules(
     data: DataSet, settings: list[dict[str, Any]], metrics: tuple[str, ...], config: MeasureConfig,
-    tokenizer: Tokenizer, tau: float | None, out: Path, report: str | None, screen: Screen,
-) -> dict[str, list[Record]]:  # fmt: skip
+    tokenizer: Tokenizer, tau: float | None, store: Store, screen: Screen,
+) -> Scored:  # fmt: skip
+    """Rules that are run here; the films show each of them on the same clips."""
     from inlay.research.studies.evaluate import Bench, collect
-    from inlay.research.studies.records import Store
+    from inlay.research.studies.films import film_rules
     from inlay.research.studies.rules import Setting
+    from inlay.research.studies.workspace import Workspace
 
     bench = Bench(tokenizer, tau=tau, measure=config)
-    chosen = [Setting(**{**s, "tau": None}) for s in settings]  # the threshold of ours is the bench's
-    found = collect(bench, Store(out), data, chosen, metrics, study="eval", tell=screen.note)
-    rows = {s.rule: found[s] for s in chosen}
-    if report is not None:
-        from inlay.cli.reporting import report_rules
+    chosen = [Setting(tau=None, **s) for s in settings]  # the threshold of ours is the bench's
+    found = collect(bench, store, data, chosen, metrics, study="eval", tell=screen.note)
+    work = Workspace(bench=bench, store=store, data={data.name: data}, metrics=metrics, command=public_command())
+    return Scored(
+        rows={s.rule: found[s] for s in chosen},
+        data=data,
+        films=lambda: film_rules(bench, store, data, chosen),
+        setup=lambda: work.setup(data),
+    )
 
-        report_rules(report, rows, bench, Store(out), data, metrics, chosen, screen.note)
-    return rows
+
+def _write_report(
+    path: str, scored: Scored, metrics: tuple[str, ...], config: MeasureConfig, store: Store, screen: Screen
+) -> None:
+    """One HTML page: tables, plots, films, and how it was made."""
+    from inlay.files import write_atomic
+    from inlay.research.studies.report import html_report
+    from inlay.research.studies.scores import eval_section
+
+    films: tuple[Figure, ...] = ()
+    try:
+        films = scored.films()
+    except (MissingError, VideoError) as error:
+        screen.note(f"the report has no films: {error}")
+    section = eval_section(scored.rows, scored.data, metrics, config, films=films, setup=scored.setup())
+    write_atomic(path, html_report([section], store.root, title="Inlay: evaluation").encode())
 
 
-def _show(
-    rows: dict[str, list[Record]], data: DataSet, metrics: tuple[str, ...], config: MeasureConfig, report: str | None,
-    screen: Screen,
-) -> None:  # fmt: skip
+def _show(scored: Scored, metrics: tuple[str, ...], config: MeasureConfig, report: str | None, screen: Screen) -> None:
     from inlay.research.studies.readings import score_set
     from inlay.research.studies.sections import bits_cell, conventions, metric_cell, missing_notes, rate_cell
 
+    rows, data = scored.rows, scored.data
     record: dict[str, Any] = {"data": data.record(), "conventions": conventions(metrics, config), "rules": {}}
     clips = clips_text(len(data))
     gone = {"left out": data.left_out, "named but not there": data.absent}
@@ -169,14 +205,8 @@ def _show(
 
 def _counts(record: Record) -> dict[str, Any]:
     """What the clip's tokens cost; nothing for another system's output, which has none."""
-    if not record.cells:
-        return {}
-    return {
-        "keep_rate": record.keep_rate,
-        "tokens": record.tokens,
-        "bits_per_pixel": record.bits_per_pixel,
-        "nfe": record.nfe,
-    }
+    names = ("keep_rate", "tokens", "bits_per_pixel", "nfe") if record.cells else ()
+    return {name: getattr(record, name) for name in names}
 
 
 def _missing(records: list[Record], scores: dict[str, Any]) -> dict[str, str]:

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from inlay.cli import options
-from inlay.cli.screen import Screen
+from inlay.cli.screen import Screen, public_command
 from inlay.errors import MissingError, UsageError
 
 
@@ -94,7 +91,7 @@ def study(
         data=data,
         metrics=metric_names,
         also=tuple(also or ()),
-        command=f"inlay {shlex.join(_public(sys.argv[1:]))}",
+        command=public_command(),
         tell=screen.note,
     )
     done, failed = run_all(work, names)
@@ -133,8 +130,3 @@ def _tokenizer(model: options.Model, lits: dict[str, Path], fill: str | None) ->
     more = {name: load_lit(path).to(device=one.device, dtype=one.dtype) for name, path in lits.items()}
     filler = Filler({**one.filler.lits, **more}, default=fill or one.filler.default, device=one.device, dtype=one.dtype)
     return Tokenizer(one.backbone, profile=one.profile, filler=filler, device=one.device, dtype=one.dtype)
-
-
-def _public(words: list[str]) -> list[str]:
-    """The command as others may run it: files and folders by their last two names, wherever they lie here."""
-    return [re.sub(r"(?<![^=])/.*", lambda found: "/".join(Path(found[0]).parts[1:][-2:]), w) for w in words]

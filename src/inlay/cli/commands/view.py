@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,8 @@ from inlay.errors import UsageError, require
 
 if TYPE_CHECKING:
     from inlay.codec import EncodeConfig
+    from inlay.container.tokens import Tokens
+    from inlay.video.frames import Video
 
 PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film that is not a video file
 
@@ -79,10 +83,8 @@ def view(
         record |= _film(
             source, film, curve, original, model, config, taus, size, screen, is_tokens=is_tokens, force=force
         )
-        rows += [
-            ("film", film),
-            ("kept", f"{record['keep_rate']:.1%} of {record['cells']:,} cells, mode {record['mode']}"),
-        ]
+        kept = f"{record['keep_rate']:.1%} of {record['cells']:,} cells, mode {record['mode']}"
+        rows += [("film", film), ("kept", kept)]
         rows += [] if curve is None else [("curve", curve)]
     if sheet is not None:
         record |= _sheet(source, sheet, model, config, taus, size)
@@ -95,25 +97,32 @@ def _film(
     source: str, film: str, curve: str | None, original: str | None, model: options.Model, config: EncodeConfig,
     taus: list[float], size: str, screen: Screen, *, is_tokens: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
+    """Decode, and of a video encode, as the film goes on; what is read is read once, and one chunk waits at a time."""
     from inlay.cli.passes import open_clip, tokenizer_of
-    from inlay.cli.viewing import film_tokens, film_video, write_film
+    from inlay.cli.viewing import write_film
+    from inlay.codec import Encoder
     from inlay.container import TokenReader
+    from inlay.draw.film import shots
 
+    chunks: Iterable[Tokens]
+    originals: Iterable[Video] | None
+    frames: int | None
+    fill: str | None
     with ExitStack() as stack:
-        frames: int | None
         if is_tokens:
-            tokens = stack.enter_context(TokenReader(source))
-            clip = stack.enter_context(open_clip(original, size=size)) if original else None
-            tokenizer, chosen = tokenizer_of(tokens.recipe, replace(model, backbone=tokens.recipe.backbone), screen)
-            scenes = film_tokens(tokens, clip, tokenizer, chosen)
-            frames = tokens.info.frames
+            reader = stack.enter_context(TokenReader(source))
+            originals = stack.enter_context(open_clip(original, size=size)) if original else None
+            recipe, frames, chunks = reader.recipe, reader.info.frames, reader
+            tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=recipe.backbone), screen)
+            mode = recipe.streaming
         else:
             video = stack.enter_context(open_clip(source, size=size))
-            tokenizer = model.load()
+            tokenizer, frames, fill = model.load(), video.frames, model.fill
             config = config.resolve(tokenizer.spec)
-            scenes = film_video(video, tokenizer, config, taus[0] if taus else None, model.fill)
-            frames = video.frames
-        mode = tokens.recipe.streaming if is_tokens else config.mode
+            originals, encoded = tee(video.chunks(config.chunk_frames))
+            chunks, mode = Encoder(tokenizer, config, tau=taus[0] if taus else None).encode(encoded), config.mode
+        shown, decoded = tee(chunks)
+        scenes = shots(shown, tokenizer.decode_chunks(decoded, fill=fill), originals)
         title = Path(source).name
         record = write_film(scenes, film, curve, title=title, frames=frames, force=force, screen=screen)
         return record | {"mode": mode}
