@@ -200,7 +200,7 @@ class TestSame:
 class TestRefused:
     def test_other_settings(self, clips: Path, tmp_path: Path) -> None:
         start(clips, tmp_path / "out")
-        with pytest.raises(UsageError, match=r"--tau was 0.1 and is 0.2"):
+        with pytest.raises(UsageError, match=r"tau was 0.1 and is 0.2"):
             start(clips, tmp_path / "out", tau=0.2)
 
     def test_other_sources(self, clips: Path, tmp_path: Path) -> None:

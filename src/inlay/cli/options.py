@@ -261,9 +261,12 @@ def parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 
 def _flags(group: Any) -> dict[str, inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return {
-        f.name: parameter(f.name, hints[f.name], f.default)
-        for f in fields(group)
-        if get_origin(hints[f.name]) is Annotated
-    }
+    """Of the fields whose types are annotated with a flag, and of those that have a help text."""
+    found, hints = {}, get_type_hints(group, include_extras=True)
+    for f in fields(group):
+        hint = hints[f.name]
+        if "help" in f.metadata:
+            hint = Annotated[hint, typer.Option(**{"metavar": "X" if hint is float else "N", **f.metadata})]
+        if get_origin(hint) is Annotated:
+            found[f.name] = parameter(f.name, hint, f.default)
+    return found

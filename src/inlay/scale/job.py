@@ -113,20 +113,11 @@ def agreed_plan(
 ) -> ShardPlan:
     """The plan of a job that begins, or one that agrees with the plan it was begun with: what that chose for itself is
     kept, because it decides last bits."""
-    begun = load_facts(store)
-    device = device_kind(config, run)
-    chosen = begun or {
-        "threads": threads_for(worker_count(run, device)),
-        "batch": config.batch or (GPU_BATCH if device == "cuda" else CPU_BATCH),
-    }
-    plan = ShardPlan(
-        config=config,
-        items=items,
-        device=device,
-        threads=chosen["threads"],
-        batch=chosen["batch"],
-        weight_hash=tokenizer.spec.weight_hash,
-    )
+    begun, device = load_facts(store), device_kind(config, run)
+    threads = begun["threads"] if begun else threads_for(worker_count(run, device))
+    batch = begun["batch"] if begun else config.batch or (GPU_BATCH if device == "cuda" else CPU_BATCH)
+    weight_hash = tokenizer.spec.weight_hash
+    plan = ShardPlan(config=config, items=items, device=device, threads=threads, batch=batch, weight_hash=weight_hash)
     if begun is None:
         plan.save(store)
     else:
@@ -142,12 +133,7 @@ def device_kind(config: TokenizeConfig, run: RunConfig) -> str:
 
 
 def work(
-    plan: ShardPlan,
-    shards: list[Shard],
-    store: Store,
-    run: RunConfig,
-    make_shards: MakeShards,
-    watch: Watcher,
+    plan: ShardPlan, shards: list[Shard], store: Store, run: RunConfig, make_shards: MakeShards, watch: Watcher
 ) -> TokenizeProgress:
     """Have the shards made that are not there yet."""
     done = refused = 0

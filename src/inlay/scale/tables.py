@@ -94,30 +94,21 @@ TABLES: dict[str, Callable[[str], Iterator[dict[str, Any]]]] = {
 def read_table(place: str, *, path_column: str | None = None, caption_column: str | None = None) -> Iterator[TableRow]:
     """The rows in order; columns go by their usual names unless named."""
     reader = TABLES[Path(place.partition("::")[0]).suffix.lower()]
-    columns: tuple[str, str | None] | None = None
     for number, row in enumerate(reader(place), 1):
-        if columns is None:
-            columns = (
-                _column(place, row, path_column, PATH_COLUMNS, "path_column") or "",
-                _column(place, row, caption_column, CAPTION_COLUMNS, "caption_column", needed=False),
-            )
-        path, caption = row.get(columns[0]), row.get(columns[1]) if columns[1] else None
+        if number == 1:
+            path_name = _column(place, row, path_column, PATH_COLUMNS)
+            caption_name = _column(place, row, caption_column, CAPTION_COLUMNS)
+        if not path_name:
+            named = f"none of its columns ({', '.join(map(str, row))}) is called {', '.join(PATH_COLUMNS)}"
+            raise UsageError(f"{place}: {named}; name one", about="path_column")
+        path, caption = row.get(path_name), row.get(caption_name)
         if not path:
-            raise UsageError(f"{place}: row {number} has no {columns[0]}; give each row a path, or remove it")
+            raise UsageError(f"{place}: row {number} has no {path_name}; give each row a path, or remove it")
         yield TableRow(path=str(path), caption=str(caption) if caption not in (None, "") else None)
 
 
-def _column(
-    place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...], setting: str, *, needed: bool = True
-) -> str | None:
-    if given is not None:
-        if given not in row:
-            raise UsageError(f"{place}: has no column {given!r}; it has {', '.join(map(str, row))}")
-        return given
-    found = next((name for name in usual if name in row), None)
-    if found is None and needed:
-        raise UsageError(
-            f"{place}: none of its columns ({', '.join(map(str, row))}) is called {', '.join(usual)}; name one",
-            about=setting,
-        )
-    return found
+def _column(place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...]) -> str:
+    """The column that is named, or the first with a usual name; empty where there is none."""
+    if given is not None and given not in row:
+        raise UsageError(f"{place}: has no column {given!r}; it has {', '.join(map(str, row))}")
+    return given or next((name for name in usual if name in row), "")

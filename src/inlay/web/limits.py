@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inlay.errors import ConfigError, TokenFileError, UsageError, VideoError
-from inlay.video.frames import Video
+
+if TYPE_CHECKING:
+    from inlay.video.frames import Video
 
 MB = 1 << 20
 MOST_RATE = 60  # frames a second; a clip of many more is as dear as a long one
@@ -27,10 +30,10 @@ SIGNATURES: tuple[tuple[int, bytes], ...] = (  # (offset, bytes): files that hol
 class Limits:
     """What one visitor may ask for."""
 
-    max_mb: float = field(default=64.0, metadata={"help": "size of an upload"})
-    max_seconds: float = field(default=10.0, metadata={"help": "length of a video"})
-    max_side: int = field(default=1920, metadata={"help": "longest side of a video"})
-    side: int = field(default=256, metadata={"help": "short side worked at; larger videos are reduced to it"})
+    max_mb: float = field(default=64.0, metadata={"help": "Largest upload in megabytes."})
+    max_seconds: float = field(default=10.0, metadata={"help": "Longest video."})
+    max_side: int = field(default=1920, metadata={"help": "Longest side of a video."})
+    side: int = field(default=256, metadata={"help": "Short side worked at; larger videos are reduced to it."})
 
     def __post_init__(self) -> None:
         for name in ("max_mb", "max_seconds", "max_side", "side"):

@@ -10,23 +10,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inlay.errors import ConfigError, UsageError, require
-from inlay.tokenizer import Tokenizer
 from inlay.web.limits import Limits
 
+if TYPE_CHECKING:
+    from inlay.tokenizer import Tokenizer
+
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_SHARE": "False"}
+LISTEN = "Where to listen; 0.0.0.0 lets the whole network in."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
     """Where the page is, and how many may use it."""
 
-    host: str = field(default="127.0.0.1", metadata={"help": "address to listen on; only this machine by default"})
-    port: int = field(default=7860, metadata={"help": "port; 0 takes a free one"})
-    waiting: int = field(default=16, metadata={"help": "requests that may wait in the queue"})
-    sessions: int = field(default=16, metadata={"help": "visitors whose clips are kept"})
+    host: str = field(default="127.0.0.1", metadata={"help": LISTEN, "metavar": "ADDRESS"})
+    port: int = field(default=7860, metadata={"help": "Port; 0 takes a free one."})
+    waiting: int = field(default=16, metadata={"help": "Requests that may wait in the queue."})
+    sessions: int = field(default=16, metadata={"help": "Visitors whose clips are kept."})
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

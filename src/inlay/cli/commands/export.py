@@ -49,17 +49,10 @@ def export(
     tokenizer = model.load()
     target.mkdir(parents=True, exist_ok=True)
     record = run(tokenizer, target, config, force=force)
-    rows = [
-        (name, f"{row['file']}, {_shapes(row['inputs'])}, {size_text(row['bytes'])}, {_agreement(row['relative'])}")
-        for name, row in record["parts"].items()
-    ]
+    rows = []
+    for name, row in record["parts"].items():
+        first, shape = next(iter(row["inputs"].items()))  # the others follow from it
+        agreement = f"{row['relative']:.1e} from PyTorch" if row["relative"] else "equal to PyTorch"
+        size_of_file = size_text(row["bytes"])
+        rows.append((name, f"{row['file']}, {first} {'x'.join(map(str, shape))}, {size_of_file}, {agreement}"))
     screen.show(record, rows)
-
-
-def _shapes(inputs: dict[str, list[int]]) -> str:
-    first, *_ = inputs.items()  # the others follow from it
-    return f"{first[0]} {'x'.join(map(str, first[1]))}"
-
-
-def _agreement(relative: float) -> str:
-    return "equal to PyTorch" if relative == 0 else f"{relative:.1e} from PyTorch"
