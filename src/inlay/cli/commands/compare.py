@@ -30,18 +30,19 @@ def compare(
     if not names:
         raise UsageError("--metrics is empty; give names with commas between, as psnr,ssim")
 
-    from inlay.cli.passes import counted, open_clip
+    from inlay.cli.passes import counted
     from inlay.measure import METRICS, MeasureConfig
     from inlay.measure import compare as measure_pair
     from inlay.tokenizer import pick_device
+    from inlay.video import open_video
 
     for name in names:
         if not pick("metric", name, METRICS).per_video:
             raise UsageError(f"{name} compares sets of videos, not two; leave it out")
     config = MeasureConfig(device=str(pick_device(device)))
     with (
-        open_clip(reference, size=size) as a,
-        open_clip(other, size=size) as b,
+        open_video(reference, size=size) as a,
+        open_video(other, size=size) as b,
         screen.progress("comparing", a.frames) as advance,
     ):
         report = measure_pair(counted(a.chunks(), advance), b.chunks(), names, config=config)

@@ -60,14 +60,14 @@ def _run(
     """The stages in order; each reads what the one before wrote, so that the files are known to be good."""
     from inlay.cli.commands.encode import encode_video
     from inlay.cli.commands.info import file_record
-    from inlay.cli.passes import decode_file, open_clip
+    from inlay.cli.passes import decode_file
     from inlay.cli.viewing import write_film
     from inlay.codec import VideoEncoder
     from inlay.container import TokenReader
     from inlay.draw.film import shots
     from inlay.masking import Budget
     from inlay.measure import compare
-    from inlay.video import write_video
+    from inlay.video import open_video, write_video
     from inlay.video.synthetic import demo_clip
 
     clip, tokens, decoded, film, curve = files
@@ -85,18 +85,18 @@ def _run(
         if video is None:
             write_video(demo_clip(), clip, force=True)
         else:
-            with open_clip(video, size=size, frames=frames) as reader:
+            with open_video(video, size=size, frames=frames) as reader:
                 write_video(reader.chunks(), clip, force=True)
-    with timed("encode"), open_clip(clip) as reader:
+    with timed("encode"), open_video(clip) as reader:
         encode_video(VideoEncoder(tokenizer, budget=Budget(tau=tau)), reader, tokens, screen, force=True)
     with timed("decode"), TokenReader(tokens) as token_reader:
         fill = model.fill or tokenizer.filler.default
         decode_file(token_reader, decoded, tokenizer=tokenizer, fill=fill, force=True, screen=screen)
-    with timed("film"), open_clip(clip) as a, open_clip(decoded) as b, TokenReader(tokens) as token_reader:
+    with timed("film"), open_video(clip) as a, open_video(decoded) as b, TokenReader(tokens) as token_reader:
         drawn = curve if find_spec("matplotlib") else None
         scenes = shots(token_reader, b, a)
         made = write_film(scenes, film, drawn, title="clip.mp4", frames=a.frames, force=True, screen=screen)
-    with timed("measure"), open_clip(clip) as a, open_clip(decoded) as b:
+    with timed("measure"), open_video(clip) as a, open_video(decoded) as b:
         report = compare(a.chunks(), b.chunks(), ("psnr", "ssim"))
     named = {"clip": clip, "token_file": tokens, "decoded": decoded, "fill": fill}
     quality = {name: report[name] for name in ("psnr", "ssim")}

@@ -45,9 +45,9 @@ def encode(
     start = time.perf_counter()
     target = _checked_output(source, out, curve, force=force)
 
-    from inlay.cli.passes import open_clip
     from inlay.codec import EncodeConfig, KeepCurve, VideoEncoder, budget_of_pipe
     from inlay.masking import Budget
+    from inlay.video import open_video
 
     piped = not Path(source).is_file()  # standard input, a named pipe, a camera
     budget = Budget(psnr=psnr, **options.fields_of(Budget, vars(encoding)))
@@ -57,10 +57,10 @@ def encode(
     trace = KeepCurve()
 
     def again() -> Iterable[Video]:
-        with open_clip(source, size=size, keep_going=keep_going) as reader:
+        with open_video(source, size=size, keep_going=keep_going) as reader:
             yield from reader.chunks()
 
-    with open_clip(source, size=size, keep_going=keep_going) as reader:  # an unreadable video shows before loading
+    with open_video(source, size=size, keep_going=keep_going) as reader:  # an unreadable video shows before loading
         tokenizer = model.load()
         encoder = VideoEncoder(tokenizer, config, budget=budget, original=None if piped else again)
         with tokenizer.watched_by(trace):

@@ -98,11 +98,12 @@ def _film(
     taus: list[float], size: str, screen: Screen, *, is_tokens: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Decode, and of a video encode, as the film goes on; what is read is read once, and one chunk waits at a time."""
-    from inlay.cli.passes import open_clip, tokenizer_of
+    from inlay.cli.passes import tokenizer_of
     from inlay.cli.viewing import write_film
     from inlay.codec import Encoder
     from inlay.container import TokenReader
     from inlay.draw.film import shots
+    from inlay.video import open_video
 
     chunks: Iterable[Tokens]
     originals: Iterable[Video] | None
@@ -111,12 +112,12 @@ def _film(
     with ExitStack() as stack:
         if is_tokens:
             reader = stack.enter_context(TokenReader(source))
-            originals = stack.enter_context(open_clip(original, size=size)) if original else None
+            originals = stack.enter_context(open_video(original, size=size)) if original else None
             recipe, frames, chunks = reader.recipe, reader.info.frames, reader
             tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=recipe.backbone), screen)
             mode = recipe.streaming
         else:
-            video = stack.enter_context(open_clip(source, size=size))
+            video = stack.enter_context(open_video(source, size=size))
             tokenizer, frames, fill = model.load(), video.frames, model.fill
             config = config.resolve(tokenizer.spec)
             originals, encoded = tee(video.chunks(config.chunk_frames))
@@ -131,12 +132,12 @@ def _film(
 def _sheet(
     source: str, sheet: str, model: options.Model, config: EncodeConfig, taus: list[float], size: str
 ) -> dict[str, Any]:
-    from inlay.cli.passes import open_clip
     from inlay.cli.viewing import write_sheet
     from inlay.codec import CLIP_FRAMES
+    from inlay.video import open_video
     from inlay.video.frames import join_videos
 
-    with open_clip(source, size=size, frames=CLIP_FRAMES) as reader:
+    with open_video(source, size=size, frames=CLIP_FRAMES) as reader:
         clip = join_videos(list(reader.chunks(CLIP_FRAMES)))
     return write_sheet(clip, sheet, model.load(), config, taus, title=Path(source).name)
 
