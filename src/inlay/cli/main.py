@@ -38,13 +38,6 @@ from inlay.errors import InlayError, Terminated, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PIPE_CLOSED = 141  # 128 + SIGPIPE
-FLAGS = {  # settings of the library whose flags have other names
-    "bucket_seconds": "--bucket",
-    "chunk_frames": "--chunk",
-    "end_seconds": "--to",
-    "key_seconds": "--key-every",
-    "start_seconds": "--from",
-}
 MEANING = {"--keep-going": "--keep-going uses what is intact"}  # where the name alone does not say it
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> command -> function
@@ -166,13 +159,11 @@ def _explain(error: BaseException, args: list[str]) -> tuple[str, int]:
 
 def _flags(about: tuple[str, ...], args: list[str]) -> list[str]:
     """The flags of the given command that set what an error is about."""
-    command, known = typer.main.get_command(app), set[str]()
+    command = typer.main.get_command(app)
     for word in args:
         command = getattr(command, "commands", {}).get(word, command)
-    for parameter in command.params:
-        known.update(parameter.opts)
-    wanted = [FLAGS.get(name, f"--{name.replace('_', '-')}") for name in about]
-    return [MEANING.get(flag, flag) for flag in wanted if flag in known]
+    flags = {parameter.name: parameter.opts[0] for parameter in command.params}  # parameters are called as the settings
+    return [MEANING.get(flags[name], flags[name]) for name in about if name in flags]
 
 
 def _diagnose(error: BaseException) -> tuple[str, int]:

@@ -108,7 +108,7 @@ class WorkerSlot:
         ours, theirs = context.Pipe()
         name = f"inlay worker {self.slot}"
         process = context.Process(target=work, args=(self.config.task, theirs), name=name, daemon=True)
-        with _STARTING, threads_in_environment(self.config.threads):
+        with _STARTING, environment(dict.fromkeys(THREAD_VARIABLES, str(self.config.threads))):
             _start_process(process)
             self.process, self.pipe, self.ready = process, ours, False
             if self.stopped:
@@ -147,15 +147,15 @@ def warm_up(device: str, threads: int) -> None:
         from multiprocessing import forkserver
 
         multiprocessing.get_context("forkserver").set_forkserver_preload(LOADED)
-        with threads_in_environment(threads):
+        with environment(dict.fromkeys(THREAD_VARIABLES, str(threads))):
             forkserver.ensure_running()
 
 
 @contextlib.contextmanager
-def threads_in_environment(threads: int) -> Iterator[None]:
-    """For libraries that count the cores for themselves when they are loaded."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+def environment(settings: dict[str, str]) -> Iterator[None]:
+    """Set variables for libraries that read them when they are loaded."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     try:
         yield
     finally:

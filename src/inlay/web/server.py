@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inlay.errors import ConfigError, UsageError, require
+from inlay.scale.workers import environment
 from inlay.web.limits import Limits
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
     port = free_port(config)
     with tempfile.TemporaryDirectory(prefix="inlay-serve-", ignore_cleanup_errors=True) as root:
         folder = Path(root).resolve()
-        with _environment(QUIET | {"GRADIO_TEMP_DIR": str(folder / "files")}):
+        with environment(QUIET | {"GRADIO_TEMP_DIR": str(folder / "files")}):
             require("gradio", extra="web")
             from inlay.web.actions import Actions
             from inlay.web.page import build
@@ -113,17 +113,3 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
     )
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{port}/"
-
-
-@contextmanager
-def _environment(settings: dict[str, str]) -> Iterator[None]:
-    """Gradio reads these when it is imported and while it runs."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
