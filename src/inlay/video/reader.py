@@ -54,6 +54,7 @@ class VideoReader:
         geometry = Geometry.parse(size) if isinstance(size, str) else size or Geometry()
         self._span = slice(start, None if frames is None else start + (frames - 1) * interval + 1, interval)
         self._input = Input(source)
+        self.name = self._input.name
         self._decoder: Decoder | None = None
         try:
             seconds = self._scan() if self._input.seekable else np.zeros(0)
@@ -62,6 +63,7 @@ class VideoReader:
             timed = self._timed(self._decoder)
             first = next(timed)  # an undecodable file is refused here, before any weights are loaded
             self._convert = Converter(first[1], self._decoder.stream.metadata, geometry, self.name)
+            self.width, self.height = self._convert.width, self._convert.height
             self._selected = self._select(chain([first], timed))
         except BaseException:
             self.close()
@@ -90,18 +92,6 @@ class VideoReader:
 
     def __repr__(self) -> str:
         return f"VideoReader({self.name!r}, {self.width}x{self.height}, fps={float(self.fps):g})"
-
-    @property
-    def name(self) -> str:
-        return self._input.name
-
-    @property
-    def width(self) -> int:
-        return self._convert.width
-
-    @property
-    def height(self) -> int:
-        return self._convert.height
 
     @property
     def damage(self) -> str | None:
