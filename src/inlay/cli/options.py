@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 import typer
 
 from inlay.errors import MissingError, pick
+from inlay.scale.layout import known
 
 if TYPE_CHECKING:
     from inlay.research.studies.datasets import DataSet
@@ -161,7 +162,7 @@ class Model:
 
         from inlay.tokenizer import Tokenizer
 
-        named = fields_of(Model, vars(self)) | {"dtype": getattr(torch, self.dtype)}
+        named = known(Model, vars(self)) | {"dtype": getattr(torch, self.dtype)}
         return Tokenizer.from_pretrained(named.pop("backbone"), **named)
 
 
@@ -221,11 +222,6 @@ class DataClips(Clips):
 
         spec = ClipSpec(frames=self.frames, size=self.side, **cut)
         return open_data(data, layout=self.layout, split=self.split, spec=spec, limit=self.limit, tell=note)
-
-
-def fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that are fields of a dataclass."""
-    return {f.name: values[f.name] for f in fields(kind) if f.name in values}
 
 
 def with_flags(

@@ -22,7 +22,7 @@ Rows = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Screen:
-    """How one command speaks."""
+    """Where and how a command prints."""
 
     json: options.Json = False
     quiet: options.Quiet = False

@@ -154,7 +154,7 @@ def manifest_lines(text: str) -> Iterator[VideoRecord]:
 
 
 def known(cls: type, given: dict[str, Any]) -> dict[str, Any]:
-    """Only the fields that this version knows, so that later ones may add some."""
+    """Those of the values that are fields of a dataclass; a later version may have written more."""
     return {f.name: given[f.name] for f in fields(cls) if f.name in given}
 
 

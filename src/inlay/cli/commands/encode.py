@@ -14,6 +14,7 @@ import typer
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen
 from inlay.errors import UsageError, require
+from inlay.scale.layout import known
 
 if TYPE_CHECKING:
     from inlay.codec import BudgetReport, VideoEncoder
@@ -50,9 +51,9 @@ def encode(
     from inlay.video import open_video
 
     piped = not Path(source).is_file()  # standard input, a named pipe, a camera
-    budget = Budget(psnr=psnr, **options.fields_of(Budget, vars(encoding)))
+    budget = Budget(psnr=psnr, **known(Budget, vars(encoding)))
     budget = budget_of_pipe(budget) if piped else budget
-    config = EncodeConfig(**options.fields_of(EncodeConfig, vars(encoding)))
+    config = EncodeConfig(**known(EncodeConfig, vars(encoding)))
     model.check()
     trace = KeepCurve()
 

@@ -10,6 +10,7 @@ import typer
 
 from inlay.cli import options
 from inlay.cli.screen import Screen
+from inlay.scale.layout import known
 
 Source = Annotated[
     str,
@@ -84,7 +85,7 @@ def tokenize(
 
     run = RunConfig(engine=engine, workers=workers, address=address)
     config = TokenizeConfig(
-        **options.fields_of(TokenizeConfig, vars(model) | vars(encoding)),
+        **known(TokenizeConfig, vars(model) | vars(encoding)),
         size=size, keep_going=keep_going, format=format, shard_videos=shard_videos, batch=batch,
     )  # fmt: skip
     columns, start = ("{task.fields[rate]:.2f}/s", "{task.fields[refused]} failed"), time.perf_counter()

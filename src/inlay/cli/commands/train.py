@@ -84,7 +84,7 @@ class TrainJob:
         return {**given, "device": pick_device(self.device), "quiet": self.quiet or self.json}
 
     def show(self, outcome: TrainResult) -> None:
-        if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
+        if os.environ.get("RANK", "0") != "0":  # of several processes one prints
             return
         psnr = outcome.best_psnr
         record = {
