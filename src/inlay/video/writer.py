@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -91,7 +91,7 @@ class VideoWriter:
 
     def _start(self) -> None:
         av = pyav()
-        try:
+        with self._explained("written"):
             if self.path == STDOUT:
                 self._container = av.open(_Pipe(), "w", format="mp4", options={"movflags": _FRAGMENTS})
             else:
@@ -100,9 +100,15 @@ class VideoWriter:
                 self._container = av.open(f"file:{self._part}", "w", format=kind, options=options)
             self._open = True
             self._stream = self._add_stream()
-        except (av.FFmpegError, OSError, ValueError) as error:
+
+    @contextlib.contextmanager
+    def _explained(self, done: str) -> Iterator[None]:
+        """Whatever PyAV or the system raises as one line, and nothing left behind."""
+        try:
+            yield
+        except (pyav().FFmpegError, OSError, ValueError) as error:
             self.abandon()
-            raise VideoError(f"{self.path}: cannot be written: {reason(error)}") from error
+            raise VideoError(f"{self.path}: cannot be {done}: {reason(error)}") from error
 
     def _add_stream(self) -> VideoStream:
         how = self._coding
@@ -148,15 +154,13 @@ class VideoWriter:
             self.abandon()
             raise VideoError(f"{self.path}: there is no frame to write")
         self._encode(None)
-        av = pyav()
         try:
-            self._open = False
-            self._container.close()
-            if self.path != STDOUT:
-                check_target(self.path, force=self._force)  # it may have come into being since
-                self._part.replace(self.path)
-        except (av.FFmpegError, OSError) as error:
-            raise VideoError(f"{self.path}: cannot be finished: {reason(error)}") from error
+            with self._explained("finished"):
+                self._open = False
+                self._container.close()
+                if self.path != STDOUT:
+                    check_target(self.path, force=self._force)  # it may have come into being since
+                    self._part.replace(self.path)
         finally:
             self.abandon()
 
@@ -186,13 +190,9 @@ class VideoWriter:
         return frame
 
     def _encode(self, frame: VideoFrame | None) -> None:
-        av = pyav()
-        try:
+        with self._explained("written"):
             for packet in self._stream.encode(frame):
                 self._container.mux(packet)
-        except (av.FFmpegError, OSError, ValueError) as error:
-            self.abandon()
-            raise VideoError(f"{self.path}: cannot be written: {reason(error)}") from error
 
 
 class _Pipe:
