@@ -245,6 +245,7 @@ def run_local(task: Task, shards: list[Shard], run: RunConfig, progress: Progres
     messages: queue.SimpleQueue[tuple[int, int] | BaseException | None] = queue.SimpleQueue()
     remaining = iter(shards)  # shared by the threads: each shard goes to one of them
     slots: list[WorkerSlot] = []
+    threads: list[threading.Thread] = []
 
     def follow(slot: WorkerSlot) -> None:
         try:
@@ -259,7 +260,8 @@ def run_local(task: Task, shards: list[Shard], run: RunConfig, progress: Progres
             own = task if cards < 2 else replace(task, device=f"cuda:{number % cards}")
             config = WorkerConfig(task=pickle.dumps(own), workers=size, device=own.device, threads=own.threads)
             slots.append(WorkerSlot(config, number))
-            threading.Thread(target=follow, args=(slots[-1],), daemon=True).start()
+            threads.append(threading.Thread(target=follow, args=(slots[-1],), daemon=True))
+            threads[-1].start()
         while size:
             message = messages.get()
             if isinstance(message, BaseException):
@@ -271,3 +273,5 @@ def run_local(task: Task, shards: list[Shard], run: RunConfig, progress: Progres
     finally:
         for slot in slots:
             slot.stop()
+        for thread in threads:  # Python may hang if one is still at work when it ends
+            thread.join()
