@@ -23,12 +23,13 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
+from inlay.research.bench.models import load
+
 from inlay.codec import Decoder, EncodeConfig, Encoder
 from inlay.container.tokens import Tokens
 from inlay.masking import scan
 from inlay.origin import commit
 from inlay.research.bench.config import BenchConfig
-from inlay.research.bench.models import load
 from inlay.research.bench.stages import tau_for
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
@@ -86,9 +87,7 @@ def measure(
 class Alone:
     """The networks without a codec: inputs lie on the device, outputs stay there."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, video: Video, slots: list[int], kind: str, batch: int, tau: float
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, video: Video, slots: list[int], kind: str, batch: int, tau: float) -> None:
         self.tokenizer, self.tau, self.carries = tokenizer, tau, kind == "stream" and tokenizer.spec.stateful
         self.mask = EncodeConfig().mask(tau)
         at, self.x = 0, []

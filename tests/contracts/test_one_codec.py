@@ -20,7 +20,7 @@ import pytest
 import torch
 import typer
 
-from inlay.backbones import Mini, load_backbone, load_mini
+from inlay.backbones import WEIGHTS, Mini, load_backbone, load_mini
 from inlay.cli.main import main
 from inlay.codec import EncodeConfig, Encoder, VideoEncoder
 from inlay.container import TokenWriter, part_of
@@ -367,3 +367,21 @@ def test_resumed_is_as_never_interrupted(clips: Path, models: dict[str, str], tm
     ]
     assert main([str(word) for word in words]) == 0
     assert out.read_bytes() == wanted
+
+
+def test_threads_decide_no_bit() -> None:
+    """A command has all cores, a worker of a job its share of them."""
+    if not (WEIGHTS / "mini.safetensors").is_file():
+        pytest.skip("the untrained network is too small for its sums to be shared out, and this copy has no other")
+    mini, before = load_backbone("mini"), torch.get_num_threads()
+    try:
+        for height, width in ((64, 96), (136, 136), (128, 240)):
+            x = torch.rand(1, 3, 5, height, width, generator=torch.Generator().manual_seed(0)) * 2 - 1
+            found = []
+            for threads in (1, 2, 3, 4):
+                torch.set_num_threads(threads)
+                with torch.inference_mode():
+                    found.append(mini.encode(x))
+            assert all(torch.equal(found[0], z) for z in found[1:]), f"{width}x{height}"
+    finally:
+        torch.set_num_threads(before)

@@ -335,8 +335,13 @@ def test_whole_video_budgets_are_kept(tiny_tokenizer: Tokenizer, mode: str, tmp_
         plan = whole.solve(Budget(bits=0.3))
         path = Tokens.join(list(plan)).save(tmp_path / "x.inlay")
         assert 8 * path.stat().st_size <= 0.3 * 75 * 24 * 32
-        for wrong, says in ((Budget(tokens=whole.fixed - 1), "kept whole"), (Budget(tokens=10**6), "more than the"),
-                            (Budget(keep=0.001), "fewer key chunks"), (Budget(bits=1e-3), "bits a pixel is less")):  # fmt: skip
+        refused = (
+            (Budget(tokens=whole.fixed - 1), "kept whole"),
+            (Budget(tokens=10**6), "more than the"),
+            (Budget(keep=0.001), "fewer key chunks"),
+            (Budget(bits=1e-3), "bits a pixel is less"),
+        )
+        for wrong, says in refused:
             with pytest.raises(ConfigError, match=says):
                 whole.solve(wrong)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -128,11 +129,11 @@ def test_networks_given_by_hand_are_compared_with_the_first_of_them(
 
 
 def test_a_command_is_told_without_the_places_of_this_machine() -> None:
-    from inlay.cli.commands.study import _public
+    from inlay.cli.screen import public_command
 
     words = ["study", "/a/b/davis", "--lit", "one=/a/b/c.safetensors", "two=runs/d", "--out=../e", "/a=b/c/d", "/f"]
     told = ["study", "b/davis", "--lit", "one=b/c.safetensors", "two=runs/d", "--out=../e", "c/d", "f"]
-    assert _public(words) == told
+    assert shlex.split(public_command(words)) == ["inlay", *told]
 
 
 def test_studies_share_what_they_have_in_common(whole: Path) -> None:

@@ -173,20 +173,17 @@ def test_the_codecs_defaults_are_the_commands(command: str) -> None:
     from inlay.codec import EncodeConfig
 
     given = inspect.signature(COMMANDS[command]).parameters
-    flags = {"chunk_frames": "chunk", "key_seconds": "key_every"}
-    names = [field.name for field in fields(EncodeConfig)]
-    assert EncodeConfig() == EncodeConfig(**{name: given[flags.get(name, name)].default for name in names})
+    assert EncodeConfig() == EncodeConfig(**{field.name: given[field.name].default for field in fields(EncodeConfig)})
 
 
 def test_the_librarys_defaults_are_the_commands() -> None:
     """`Tokenizer.encode` and `inlay encode` are told of the same things by the same names, and assume the same."""
     from inlay.tokenizer import Tokenizer
 
-    flags = {"chunk_frames": "chunk", "key_seconds": "key_every"}
     command, method = (inspect.signature(f).parameters for f in (COMMANDS["encode"], Tokenizer.encode))
     names = [name for name in method if name not in ("self", "source", "axes", "fps", "unknown")]
     for name in names:
-        assert method[name].default == command[flags.get(name, name)].default, name
+        assert method[name].default == command[name].default, name
 
 
 def test_default_quality_is_the_video_writers() -> None:

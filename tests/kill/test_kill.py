@@ -19,7 +19,8 @@ import torch
 from inlay.scale import RunConfig, TokenizeConfig, tokenize
 from inlay.scale import job as jobs
 from inlay.scale.plan import Shard
-from inlay.scale.worker import Task, Told, Worker
+from inlay.scale.worker import Task, Worker
+from inlay.scale.workers import Progress
 from inlay.video import write_video
 from tests.conftest import moving_square
 
@@ -149,18 +150,17 @@ def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     out = tmp_path_factory.mktemp("whole") / "out"
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:  # workers in this process: quicker, and the bytes are the same
-        patch.setitem(jobs.ENGINES, "local", in_this_process)
-        patch.setitem(jobs.AHEAD, "local", lambda run, device, threads: contextlib.nullcontext(lambda: None))
+        patch.setitem(jobs.ENGINES, "local", lambda *settings: contextlib.nullcontext(in_this_process))
         config = TokenizeConfig(backbone="mini-untrained", tau=0.1, shard_videos=SHARD)
         tokenize(str(source), str(out), config, RunConfig(workers=2))
     torch.set_num_threads(threads)
     return files(out)
 
 
-def in_this_process(task: Task, shards: list[Shard], run: RunConfig, told: Told) -> None:
+def in_this_process(task: Task, shards: list[Shard], run: RunConfig, progress: Progress) -> None:
     worker = Worker(task)
     for shard in shards:
-        worker.run(shard, told)
+        worker.run(shard, progress)
 
 
 def check(job: Job, whole: dict[str, bytes]) -> None:

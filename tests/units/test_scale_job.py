@@ -19,12 +19,11 @@ from inlay.container import TokenReader
 from inlay.errors import UsageError, VideoError
 from inlay.scale import RunConfig, TokenizeConfig, tokenize
 from inlay.scale import job as jobs
-from inlay.scale.attempts import HOPELESS, Attempts
 from inlay.scale.layout import DatasetRecord, LatentMoments, VideoRecord, manifest_lines
 from inlay.scale.plan import ShardPlan
 from inlay.scale.sources import SourceItem
 from inlay.scale.store import OutputError, open_store
-from inlay.scale.worker import Task, Worker
+from inlay.scale.worker import HOPELESS, Attempts, Task, Worker
 from inlay.video import write_video
 from inlay.video.frames import Video
 from tests.conftest import moving_square
@@ -37,14 +36,13 @@ TINY = {"backbone": "mini-untrained", "tau": 0.1}
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The workers of the local engine, in this process: what they do is tested here, processes in tests/kill."""
 
-    def run(task, shards, run, told):  # type: ignore[no-untyped-def]
+    def run(task, shards, run, progress):  # type: ignore[no-untyped-def]
         worker = Worker(task)
         for shard in shards:
-            worker.run(shard, told)
+            worker.run(shard, progress)
 
     threads = torch.get_num_threads()
-    monkeypatch.setitem(jobs.ENGINES, "local", run)
-    monkeypatch.setitem(jobs.AHEAD, "local", lambda run, device, threads: nullcontext(lambda: None))
+    monkeypatch.setitem(jobs.ENGINES, "local", lambda *settings: nullcontext(run))
     yield
     torch.set_num_threads(threads)
 
@@ -202,7 +200,7 @@ class TestSame:
 class TestRefused:
     def test_other_settings(self, clips: Path, tmp_path: Path) -> None:
         start(clips, tmp_path / "out")
-        with pytest.raises(UsageError, match=r"--tau was 0.1 and is 0.2"):
+        with pytest.raises(UsageError, match=r"tau was 0.1 and is 0.2"):
             start(clips, tmp_path / "out", tau=0.2)
 
     def test_other_sources(self, clips: Path, tmp_path: Path) -> None:
@@ -389,13 +387,12 @@ def test_flags_default_to_the_librarys_defaults() -> None:
     import inspect
     from dataclasses import fields
 
-    from inlay.cli.commands.tokenize import tokenize as command
+    from inlay.cli.main import COMMANDS
 
-    given = {name: p.default for name, p in inspect.signature(command).parameters.items()}
-    renamed = {"bucket_seconds": "bucket", "chunk_frames": "chunk", "key_seconds": "key_every"}
+    given = {name: p.default for name, p in inspect.signature(COMMANDS["tokenize"]).parameters.items()}
     for config in (TokenizeConfig, RunConfig):
         for field in fields(config):
-            assert given[renamed.get(field.name, field.name)] == field.default, field.name
+            assert given[field.name] == field.default, field.name
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ import pytest
 
 from inlay.errors import InlayError
 from inlay.scale.config import TokenizeConfig
-from inlay.scale.on_ray import ROW_VIDEOS, concurrent_calls, rows_of, workers_of_an_actor
 from inlay.scale.plan import Shard
-from inlay.scale.ray_actor import Orders, Post
+from inlay.scale.ray_engine import ROW_VIDEOS, concurrent_calls, rows_of, workers_of_an_actor
+from inlay.scale.shards import ShardRecord
 from inlay.scale.sources import SourceItem, find_sources
 from inlay.scale.store import open_store
-from inlay.scale.worker import ShardRecord, Task
+from inlay.scale.worker import Task
+from inlay.scale.workers import WorkerConfig, WorkerSlot
 from inlay.video import write_video
 from tests.conftest import moving_square
 
@@ -66,23 +67,25 @@ def test_a_worker_of_an_actor_is_replaced_when_it_dies(tmp_path: Path) -> None:
     (tmp_path / "out/job").mkdir(parents=True)
     config = TokenizeConfig(backbone="mini-untrained", tau=0.1)
     task = Task(out=str(tmp_path / "out"), config=config, device="cpu", threads=1, batch=1, run="r")
-    post = Post(Orders(task=pickle.dumps(task), workers=1, device="cpu", threads=1), 0)
+    slot = WorkerSlot(WorkerConfig(task=pickle.dumps(task), workers=1, device="cpu", threads=1), 0)
     try:
         for number in (0, 1):
             shard = Shard(number=number, first=number, items=items)
-            assert post.run(pickle.dumps(shard)) == (1, 0)
+            counts: list[tuple[int, int]] = []
+            slot.run(pickle.dumps(shard), lambda *count, seen=counts: seen.append(count))
+            assert tuple(map(sum, zip(*counts, strict=True))) == (1, 0)
             assert ShardRecord.load(open_store(str(tmp_path / "out")), number) is not None
-            post.hand.process.kill()
+            slot.process.kill()
     finally:
-        post.hand.stop()
+        slot.stop()
 
 
 @pytest.mark.slow
 def test_workers_that_cannot_load_the_model_say_why(tmp_path: Path) -> None:
     task = Task(out=str(tmp_path), config=TokenizeConfig(backbone="nothing"), device="cpu", threads=1, batch=1, run="r")
-    post = Post(Orders(task=pickle.dumps(task), workers=1, device="cpu", threads=1), 0)
+    slot = WorkerSlot(WorkerConfig(task=pickle.dumps(task), workers=1, device="cpu", threads=1), 0)
     try:
         with pytest.raises(InlayError, match="unknown backbone 'nothing'"):
-            post.run(pickle.dumps(shards(1, 1)[0]))
+            slot.run(pickle.dumps(shards(1, 1)[0]), lambda done, refused: None)
     finally:
-        post.hand.stop()
+        slot.stop()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from inlay.errors import UsageError, VideoError
-from inlay.scale.fetch import fetched
+from inlay.scale.feed import fetched
 from inlay.scale.sources import SourceItem, dump_sources, find_sources, parse_sources
 from inlay.scale.tars import braces
 

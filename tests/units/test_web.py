@@ -13,13 +13,13 @@ import torch
 from inlay.errors import ConfigError, UsageError, VideoError
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
-from inlay.web import showing
+from inlay.web import render
 from inlay.web.actions import BY_KEEP, BY_TAU, Actions, View
 from inlay.web.clips import CLIPS, built_in
 from inlay.web.limits import Limits, check_signature, read_clip
-from inlay.web.request_filter import Fence
+from inlay.web.request_filter import RequestFilter
 from inlay.web.server import ServeConfig, free_port
-from inlay.web.sessions import Desk
+from inlay.web.sessions import Sessions
 from tests.conftest import moving_square, still
 
 HERE = "127.0.0.1"
@@ -36,8 +36,8 @@ def saved(path: Path, video: Video) -> str:
 
 @pytest.fixture
 def actions(tmp_path: Path, tiny_tokenizer: Tokenizer) -> Iterator[Actions]:
-    desk = Desk(tmp_path / "desk")
-    yield Actions(tokenizer=tiny_tokenizer, desk=desk, limits=SMALL, uploads=tmp_path)
+    desk = Sessions(tmp_path / "desk")
+    yield Actions(tokenizer=tiny_tokenizer, sessions=desk, limits=SMALL, uploads=tmp_path)
     desk.close()
 
 
@@ -100,7 +100,7 @@ def test_a_playlist_shows_nothing_of_the_video_it_names(actions: Actions, tmp_pa
 
 @pytest.mark.parametrize("name", ["max_mb", "max_seconds", "max_side", "side"])
 def test_limits_check_themselves(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')}"):
+    with pytest.raises(ConfigError, match=name):
         Limits(**{name: 0})
 
 
@@ -127,7 +127,7 @@ def test_the_mask_is_that_of_the_command_line(loaded: Actions, tmp_path: Path) -
 
     tokenizer = loaded.tokenizer
     loaded.choose("ann", BY_TAU, 0.1, 0, 0, "hold")
-    session = loaded.desk.of("ann")
+    session = loaded.sessions.of("ann")
     assert session.choice is not None and session.original is not None
     want = list(Encoder(tokenizer, tau=0.1).encode([session.original]))
     assert all(torch.equal(a.mask, b.mask) for a, b in zip(session.choice.chunks, want, strict=True))
@@ -144,13 +144,13 @@ def test_a_keep_rate_below_what_slot_0_needs_is_explained(loaded: Actions) -> No
 
 @pytest.mark.parametrize("tau", [-1.0, float("nan"), float("inf")])
 def test_a_tau_that_makes_no_sense_changes_nothing(loaded: Actions, tau: float) -> None:
-    before = loaded.desk.of("ann").choice
+    before = loaded.sessions.of("ann").choice
     view = loaded.choose("ann", BY_TAU, tau, 0, 0, "hold")
-    assert "inlay-error" in view.status and loaded.desk.of("ann").choice is before
+    assert "inlay-error" in view.status and loaded.sessions.of("ann").choice is before
 
 
 def test_moving_tau_on_33_frames_repaints_well_under_a_second(actions: Actions, tiny_tokenizer: Tokenizer) -> None:
-    session = actions.desk.of("ann")
+    session = actions.sessions.of("ann")
     session.load(tiny_tokenizer, moving_square(33, 256, 256), "square", 0.0, quiet)
     spent = []
     for tau in (0.05, 0.1, 0.2):
@@ -169,7 +169,7 @@ def test_what_is_shown_is_what_the_token_file_gives(loaded: Actions) -> None:
     view = loaded.reconstruct("ann", 0, "linear", quiet)
     assert view.token_file is not None and view.film is not None, view.status
     decoded = loaded.tokenizer.decode(inlay.container.open(view.token_file), fill="linear")
-    assert torch.equal(decoded.frames, loaded.desk.of("ann").results["linear"].video.frames)
+    assert torch.equal(decoded.frames, loaded.sessions.of("ann").results["linear"].video.frames)
     for word in ("PSNR", "SSIM", "bits per pixel", "decode (s)", f"{view.token_file.stat().st_size:,}"):
         assert word in view.table
 
@@ -191,7 +191,7 @@ def test_the_film_shows_input_mask_and_reconstruction(loaded: Actions) -> None:
     head, factor = 29, 4  # pixels of the labels; 64 pixels are enlarged to more than 240
     assert len(film) == 17 and film.shape[2] == 3 * 64 * factor + 2 * 8
     shown = film[:, head : head + 64 * factor : factor, : 64 * factor : factor].float()
-    original = loaded.desk.of("ann").original
+    original = loaded.sessions.of("ann").original
     assert original is not None
     assert (shown - original.frames.float()).abs().mean() < 6
 
@@ -203,7 +203,7 @@ def test_a_token_file_comes_back_without_its_original(loaded: Actions, tmp_path:
     path.write_bytes(made.read_bytes())
     view = loaded.upload_tokens("bob", str(path), "hold", quiet)
     assert "Decoded theirs.inlay" in view.status and view.film is not None and not view.can_choose
-    want, got = loaded.desk.of("ann").results["hold"], loaded.desk.of("bob").results["hold"]
+    want, got = loaded.sessions.of("ann").results["hold"], loaded.sessions.of("bob").results["hold"]
     assert torch.equal(want.video.frames, got.video.frames)
     assert "decoded as it is" in loaded.choose("bob", BY_TAU, 0.1, 0, 0, "hold").status
 
@@ -223,7 +223,7 @@ def test_damaged_token_files_are_refused(loaded: Actions, tmp_path: Path) -> Non
 def test_a_token_file_of_many_frames_is_refused_before_decoding(loaded: Actions, tmp_path: Path) -> None:
     made = loaded.reconstruct("ann", 0, "hold", quiet).token_file
     short = Actions(
-        tokenizer=loaded.tokenizer, desk=loaded.desk, limits=Limits(max_seconds=0.2), uploads=loaded.uploads
+        tokenizer=loaded.tokenizer, sessions=loaded.sessions, limits=Limits(max_seconds=0.2), uploads=loaded.uploads
     )
     assert "holds 0.7 s" in short.upload_tokens("bob", str(made), "hold", quiet).status
 
@@ -262,13 +262,13 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path, tiny_tokenizer
     files = tmp_path / "files"
     files.mkdir()
     (files / "link.mp4").symlink_to(outside)
-    actions = Actions(tokenizer=tiny_tokenizer, desk=Desk(files / "desk"), limits=SMALL, uploads=files)
+    actions = Actions(tokenizer=tiny_tokenizer, sessions=Sessions(files / "desk"), limits=SMALL, uploads=files)
     assert "was not uploaded" in actions.upload("eve", str(files / "link.mp4"), "hold", quiet).status
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/abs", "a\0b", "", "x" * 500, "<img src=x onerror=alert(1)>"])
 def test_hostile_names_stay_names(loaded: Actions, name: str) -> None:
-    session = loaded.desk.of("ann")
+    session = loaded.sessions.of("ann")
     session.name = name + ".mp4"
     place = session.film_place("hold")
     assert place.parent == session.folder and place.suffix == ".mp4" and len(place.name) <= 70
@@ -276,7 +276,7 @@ def test_hostile_names_stay_names(loaded: Actions, name: str) -> None:
 
 
 def test_the_desk_is_bounded_and_clears_up(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, most=2)
+    desk = Sessions(tmp_path, most=2)
     first = desk.of("../../a")
     assert first.folder.parent == tmp_path
     desk.of("b")
@@ -290,7 +290,7 @@ def test_the_desk_is_bounded_and_clears_up(tmp_path: Path) -> None:
 
 
 def test_idle_sessions_are_put_away(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, idle_seconds=0.0)
+    desk = Sessions(tmp_path, idle_seconds=0.0)
     old = desk.of("a")
     desk.of("b")
     assert not old.folder.exists() and len(desk) == 1
@@ -301,7 +301,7 @@ def test_idle_sessions_are_put_away(tmp_path: Path) -> None:
 
 def test_an_empty_session_shows_a_hint(actions: Actions) -> None:
     view = actions.look("new", 0, "hold")
-    assert view.panels == showing.EMPTY and view.frames == 0 and "up to 1 MB" in view.status
+    assert view.panels == render.EMPTY and view.frames == 0 and "up to 1 MB" in view.status
 
 
 @pytest.mark.parametrize("name", list(CLIPS))
@@ -316,7 +316,7 @@ def test_an_unknown_built_in_clip_is_refused(actions: Actions) -> None:
 def test_the_fence_hands_out_its_own_folder_only(tmp_path: Path) -> None:
     async def app(*_: object) -> None: ...
 
-    fence = Fence(app, folder=tmp_path)
+    fence = RequestFilter(app, folder=tmp_path)
     base = "/gradio_api/file="
     assert fence.allows("/") and fence.allows("/assets/file-3f2.js") and fence.allows(f"{base}{tmp_path}/a.mp4")
     (tmp_path / "link").symlink_to("/etc")
@@ -335,7 +335,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(UsageError, match="--port"):
+        with pytest.raises(UsageError, match="another port"):
             free_port(ServeConfig(port=taken.getsockname()[1]))
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words on a command line in, files and one result out. The only room that talks to a person."""
+"""The command line: the only package that prints."""

@@ -13,58 +13,54 @@ from typing import Annotated, Any
 import typer
 
 from inlay import __version__
-from inlay.cli.commands.backbones import backbones
-from inlay.cli.commands.bench import bench
-from inlay.cli.commands.calibrate import calibrate
-from inlay.cli.commands.compare import compare
-from inlay.cli.commands.decode import decode
-from inlay.cli.commands.demo import demo
-from inlay.cli.commands.doctor import doctor
-from inlay.cli.commands.encode import encode
-from inlay.cli.commands.eval import evaluate
-from inlay.cli.commands.export import export
-from inlay.cli.commands.fetch import fetch
-from inlay.cli.commands.info import info
-from inlay.cli.commands.serve import serve
-from inlay.cli.commands.study import study
-from inlay.cli.commands.tokenize import tokenize
-from inlay.cli.commands.train import app as train
-from inlay.cli.commands.verify import verify
-from inlay.cli.commands.view import view
+from inlay.cli.commands import (
+    backbones,
+    bench,
+    calibrate,
+    compare,
+    decode,
+    demo,
+    doctor,
+    encode,
+    export,
+    fetch,
+    info,
+    serve,
+    study,
+    tokenize,
+    train,
+    verify,
+    view,
+)
+from inlay.cli.commands import eval as evaluation
+from inlay.cli.options import with_flags
 from inlay.errors import InlayError, Terminated, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PIPE_CLOSED = 141  # 128 + SIGPIPE
-FLAGS = {  # settings of the library whose flags have other names
-    "bucket_seconds": "--bucket",
-    "chunk_frames": "--chunk",
-    "end_seconds": "--to",
-    "key_seconds": "--key-every",
-    "start_seconds": "--from",
-}
 MEANING = {"--keep-going": "--keep-going uses what is intact"}  # where the name alone does not say it
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> command -> function
     "Use": {
-        "encode": encode,
-        "decode": decode,
-        "info": info,
-        "verify": verify,
-        "view": view,
-        "demo": demo,
-        "serve": serve,
-        "tokenize": tokenize,
-        "export": export,
-        "backbones": backbones,
-        "fetch": fetch,
-        "doctor": doctor,
+        "encode": encode.encode,
+        "decode": decode.decode,
+        "info": info.info,
+        "verify": verify.verify,
+        "view": view.view,
+        "demo": demo.demo,
+        "serve": serve.serve,
+        "tokenize": tokenize.tokenize,
+        "export": export.export,
+        "backbones": backbones.backbones,
+        "fetch": fetch.fetch,
+        "doctor": doctor.doctor,
     },
-    "Train": {"calibrate": calibrate},
-    "Measure": {"compare": compare, "eval": evaluate},
-    "Research": {"study": study, "bench": bench},
+    "Train": {"calibrate": calibrate.calibrate},
+    "Measure": {"compare": compare.compare, "eval": evaluation.evaluate},
+    "Research": {"study": study.study, "bench": bench.bench},
 }
-COMMANDS: dict[str, Callable[..., Any]] = {name: f for panel in PANELS.values() for name, f in panel.items()}
-GROUPS: dict[str, typer.Typer] = {"train": train}  # commands with commands of their own
+COMMANDS = {name: with_flags(function) for panel in PANELS.values() for name, function in panel.items()}
+GROUPS: dict[str, typer.Typer] = {"train": train.app}  # commands with commands of their own
 
 
 class PanelGroup(typer.core.TyperGroup):
@@ -87,8 +83,8 @@ app = typer.Typer(
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name, rich_help_panel="Train")
 for _panel, _commands in PANELS.items():
-    for _name, _function in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_function)
+    for _name in _commands:
+        app.command(_name, rich_help_panel=_panel)(COMMANDS[_name])
 
 
 def _show_version(wanted: bool) -> None:
@@ -163,13 +159,11 @@ def _explain(error: BaseException, args: list[str]) -> tuple[str, int]:
 
 def _flags(about: tuple[str, ...], args: list[str]) -> list[str]:
     """The flags of the given command that set what an error is about."""
-    command, known = typer.main.get_command(app), set[str]()
+    command = typer.main.get_command(app)
     for word in args:
         command = getattr(command, "commands", {}).get(word, command)
-    for parameter in command.params:
-        known.update(parameter.opts)
-    wanted = [FLAGS.get(name, f"--{name.replace('_', '-')}") for name in about]
-    return [MEANING.get(flag, flag) for flag in wanted if flag in known]
+    flags = {parameter.name: parameter.opts[0] for parameter in command.params}  # parameters are called as the settings
+    return [MEANING.get(flags[name], flags[name]) for name in about if name in flags]
 
 
 def _diagnose(error: BaseException) -> tuple[str, int]:

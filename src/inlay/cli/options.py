@@ -1,12 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags that several commands share, each written once. Choices are named here as text so that `--help` needs no
-torch; a guard test holds them against the library's own tables."""
+"""The flags that several commands share, each written once, and the groups of them that go together.
+
+A command may take a group, a dataclass with a field for each flag, as one parameter: see `with_flags`. Choices are
+named here as text so that `--help` needs no torch; a guard test holds them against the library's own tables.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
+
+from inlay.errors import MissingError, pick
+from inlay.scale.layout import known
+
+if TYPE_CHECKING:
+    from inlay.research.studies.datasets import DataSet
+    from inlay.tokenizer import Tokenizer
 
 CHOICES = {
     "criterion": ("latent-l1", "latent-l2", "latent-cosine", "pixel-l1"),
@@ -90,3 +104,165 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Use the intact part of a damaged file.")]
 Lossless = Annotated[bool, typer.Option("--lossless", help="Store the decoded pixels exactly (larger file).")]
 Crf = Annotated[float, typer.Option("--crf", metavar="N", help="H.264 quality, 0 best to 51 smallest.")]
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA", help="A video, a folder of videos or frame folders, or a list of them (a text file)."
+    ),
+]
+Layout = Annotated[
+    str,
+    typer.Option("--layout", metavar="NAME", help="auto, folder, list, davis, tokenbench, ucf101 or kinetics400."),
+]
+Split = Annotated[
+    str | None, typer.Option("--split", metavar="NAME", help="Part of the data set.  [default: the layout's own]")
+]
+Metrics = Annotated[
+    str,
+    typer.Option(
+        "--metrics",
+        metavar="NAMES",
+        help="auto (paper on a GPU, else quick), quick, paper (with LPIPS, FVD, KVD), or names with commas between.",
+    ),
+]
+Frames = Annotated[int, typer.Option("--frames", metavar="N", min=1, help="Frames of a clip.")]
+Side = Annotated[
+    int, typer.Option("--side", metavar="N", min=0, help="Side of the square a clip is cut to; 0 keeps its size.")
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Use the first N videos; 0 means all.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Which networks, where, in which arithmetic."""
+
+    backbone: BackboneName = "mini"
+    weights: Weights = None
+    trust: Trust = False
+    device: Device = "auto"
+    dtype: Dtype = "float32"
+    fill: str | None = None
+    profile: str | None = None  # of `inlay calibrate`, in place of the one beside the weights
+
+    def check(self) -> None:
+        """Refuse what can be refused before anything is loaded."""
+        from inlay.tokenizer import pick_device
+
+        pick("dtype", self.dtype, dict.fromkeys(CHOICES["dtype"]))
+        if self.fill is not None:
+            pick("fill", self.fill, dict.fromkeys(CHOICES["fill"]))
+        if self.weights is not None and not Path(self.weights).exists():
+            raise MissingError(f"no weights at {self.weights}; give the path of a file or a folder")
+        if self.profile is not None and not Path(self.profile).is_file():
+            raise MissingError(f"no profile at {self.profile}; make one: inlay calibrate")
+        pick_device(self.device)
+
+    def load(self) -> Tokenizer:
+        import torch
+
+        from inlay.tokenizer import Tokenizer
+
+        named = known(Model, vars(self)) | {"dtype": getattr(torch, self.dtype)}
+        return Tokenizer.from_pretrained(named.pop("backbone"), **named)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilledModel(Model):
+    """A model, and the fill."""
+
+    fill: Fill = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledModel(FilledModel):
+    """A model, the fill, and the profile that has its default tau."""
+
+    profile: Profile = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """How cells are chosen and stored: fields of the library's `Budget` and `EncodeConfig`, by their names there."""
+
+    tau: Tau = None
+    keep: Keep = None
+    tokens: TokenCount = None
+    bits: Bits = None
+    exact: Exact = False
+    bucket_seconds: Bucket = None
+    noise: Noise = False
+    criterion: Criterion = "latent-l1"
+    reference: Reference = "last-kept"
+    precision: Precision = "q8"
+    mode: Mode = "auto"
+    chunk_frames: Chunk = 33
+    key_seconds: KeyEvery = 10.0
+    cuts: Cuts = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clips:
+    """Which part of its videos is measured."""
+
+    frames: Frames = 33
+    side: Side = 256
+    limit: Limit = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataClips(Clips):
+    """Which part of a data set is measured."""
+
+    layout: Layout = "auto"
+    split: Split = None
+
+    def open(self, data: str, note: Callable[[str], None], **cut: int) -> DataSet:
+        """The clips of a data set; `cut` adds to the shape of a clip."""
+        from inlay.research.studies.datasets import ClipSpec, open_data
+
+        spec = ClipSpec(frames=self.frames, size=self.side, **cut)
+        return open_data(data, layout=self.layout, split=self.split, spec=spec, limit=self.limit, tell=note)
+
+
+def with_flags(
+    command: Callable[..., None], settings: Mapping[str, inspect.Parameter] | None = None
+) -> Callable[..., None]:
+    """The command with a flag for each annotated field of the dataclasses among its parameters.
+
+    Args:
+        settings: further flags, passed to the command as keywords where they are given.
+    """
+    hints, more = get_type_hints(command, include_extras=True), settings or {}
+    own = [p for p in inspect.signature(command).parameters.values() if p.kind != inspect.Parameter.VAR_KEYWORD]
+    groups = {p.name: _flags(hints[p.name]) for p in own if is_dataclass(hints[p.name])}
+    plain = {p.name: parameter(p.name, hints[p.name], p.default) for p in own if p.name not in groups}
+    parameters = [flag for p in own for flag in (groups[p.name].values() if p.name in groups else [plain[p.name]])]
+    parameters += more.values()
+
+    def run(**values: Any) -> None:
+        made = {name: hints[name](**{flag: values[flag] for flag in flags}) for name, flags in groups.items()}
+        given = {name: values[name] for name in more if values[name] is not None}
+        command(**made, **{name: values[name] for name in plain}, **given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    """A parameter of a command, as typer reads it."""
+    default = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=hint)
+
+
+def _flags(group: Any) -> dict[str, inspect.Parameter]:
+    """Of the fields whose types are annotated with a flag, and of those that have a help text."""
+    found, hints = {}, get_type_hints(group, include_extras=True)
+    for f in fields(group):
+        hint = hints[f.name]
+        if "help" in f.metadata:
+            hint = Annotated[hint, typer.Option(**{"metavar": "X" if hint is float else "N", **f.metadata})]
+        if get_origin(hint) is Annotated:
+            found[f.name] = parameter(f.name, hint, f.default)
+    return found

@@ -1,35 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files in, files out: the passes over a video that the commands are made of, one chunk in memory at a time."""
+"""The passes over a video that the commands are made of, one chunk in memory at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
 
-from inlay.cli.model import Model
+from inlay.cli.options import Model
 from inlay.cli.screen import Screen
 from inlay.codec import Cutting, chunks_of, trimmed
 from inlay.container import TokenReader
-from inlay.container.tokens import Tokens
 from inlay.errors import MissingError
 from inlay.tokenizer import Tokenizer
 from inlay.types import Recipe
-from inlay.video import Geometry, VideoReader, open_video, write_video
+from inlay.video import write_video
 from inlay.video.frames import Video
 from inlay.video.writer import DEFAULT_CRF
 
-Piece = TypeVar("Piece", Video, Tokens)
 
-
-def counted(pieces: Iterable[Piece], advance: Callable[[int], None]) -> Iterator[Piece]:
+def counted(pieces: Iterable[Video], advance: Callable[[int], None]) -> Iterator[Video]:
     """The same pieces, each reported once the next one is asked for."""
     for piece in pieces:
         yield piece
-        advance(len(piece) if isinstance(piece, Video) else piece.info.frames)
-
-
-def open_clip(source: str, *, size: str = "keep", frames: int | None = None, keep_going: bool = False) -> VideoReader:
-    return open_video(source, size=Geometry.parse(size), frames=frames, keep_going=keep_going)
+        advance(len(piece))
 
 
 def decode_file(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Path arguments in, checked paths out: everything that can be refused before weights are loaded is refused here."""
+"""Check the paths a command is given, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 from inlay.errors import InlayError, TokenFileError, UsageError, VideoError
-from inlay.files import atomic as atomic
 
 STREAM = "-"
 TOKEN_SUFFIX = ".inlay"
@@ -49,6 +48,13 @@ def output(path: str, *, force: bool, inputs: tuple[str, ...] = ()) -> str:
     if place.exists() and not force:
         raise UsageError(f"{path}: exists already; give --force to overwrite it, or another name")
     return path
+
+
+def output_png(what: str, path: str, *, force: bool, inputs: tuple[str, ...]) -> None:
+    """As `output`, for a picture beside the result."""
+    if Path(path).suffix.lower() != ".png":
+        raise UsageError(f"{path}: the {what} is a PNG; give a name that ends in .png")
+    output(path, force=force, inputs=inputs)
 
 
 def output_video(path: str, *, force: bool, inputs: tuple[str, ...] = ()) -> str:

@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records in, text or one JSON object on stdout out; progress goes to stderr, and only to a terminal."""
+"""What commands print: text or one JSON object on stdout; progress on stderr, and only on a terminal."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
+
+from inlay.cli import options
 
 Rows = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Screen:
-    """How one command speaks."""
+    """Where and how a command prints."""
 
-    json: bool = False
-    quiet: bool = False
+    json: options.Json = False
+    quiet: options.Quiet = False
     results_to_stderr: bool = False  # when stdout carries a video
 
     def show(self, record: Mapping[str, object], rows: Rows) -> None:
@@ -43,16 +48,27 @@ class Screen:
     @contextmanager
     def progress(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         """Yields `advance(frames)`. Without a terminal, with --quiet or --json it does nothing."""
-        if self.quiet or self.json or not sys.stderr.isatty():
-            yield lambda _: None
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        with self.bar(f"{label} (frames)", total=total) as update:
+            yield lambda frames: update(advance=frames)
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(f"{label} (frames)", total=total)
-            yield lambda frames: bar.advance(task, frames)
+    @contextmanager
+    def bar(
+        self, label: str, *texts: str, total: int | None = None, time_left: bool = False, **fields: Any
+    ) -> Iterator[Callable[..., None]]:
+        """Yields what updates a rich progress bar; `texts` are further columns, which show `fields`."""
+        if self.quiet or self.json or not sys.stderr.isatty():
+            yield lambda **_: None
+            return
+        from rich import progress
+        from rich.console import Console
+
+        more = [progress.TextColumn(text) for text in texts]
+        columns = [progress.BarColumn(), progress.MofNCompleteColumn(), *more, progress.TimeElapsedColumn()]
+        columns += [progress.TextColumn("left"), progress.TimeRemainingColumn()] if time_left else []
+        console = Console(stderr=True)
+        with progress.Progress(label, *columns, console=console, transient=True, speed_estimate_period=120) as bar:
+            task = bar.add_task("", total=total, **fields)
+            yield lambda **change: bar.update(task, **change)
 
 
 def plain(value: object) -> object:
@@ -81,3 +97,10 @@ def size_text(size_bytes: int) -> str:
     if size_bytes < 1_000_000:
         return f"{size_bytes:,} bytes"
     return f"{size_bytes / 1e6:.2f} MB ({size_bytes:,} bytes)"
+
+
+def public_command(words: Sequence[str] | None = None) -> str:
+    """The command as others may run it: files and folders by their last two names, wherever they lie here."""
+    given = sys.argv[1:] if words is None else words
+    short = [re.sub(r"(?<![^=])/.*", lambda found: "/".join(Path(found[0]).parts[1:][-2:]), w) for w in given]
+    return f"inlay {shlex.join(short)}"

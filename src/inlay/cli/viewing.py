@@ -3,43 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import tee
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from inlay.cli.passes import counted
-from inlay.cli.paths import atomic
 from inlay.cli.screen import Screen
-from inlay.codec import EncodeConfig, Encoder, KeepCurve
-from inlay.container.tokens import Tokens
-from inlay.draw.film import Shot, film, shots
+from inlay.codec import EncodeConfig, KeepCurve
+from inlay.draw.film import Shot, film
 from inlay.draw.images import image_bytes
 from inlay.draw.plots import keep_curves
 from inlay.draw.sheet import mask_rows, mask_sheet
 from inlay.draw.webp import webp_bytes
 from inlay.errors import ConfigError
+from inlay.files import write_atomic
 from inlay.tokenizer import Tokenizer
-from inlay.video import VideoReader, write_video
+from inlay.video import write_video
 from inlay.video.frames import Video
 
 FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 2.0, 3.0)  # a sheet's thresholds where none are named, times the model's own
-
-
-def film_video(
-    reader: VideoReader, tokenizer: Tokenizer, config: EncodeConfig, tau: float | None, fill: str | None
-) -> Iterator[Shot]:
-    """Encode and decode as the film goes on; what is read is read once, and one chunk waits at a time."""
-    shown, encoded = tee(reader.chunks(config.chunk_frames))
-    return film_tokens(Encoder(tokenizer, config, tau=tau).encode(encoded), shown, tokenizer, fill)
-
-
-def film_tokens(
-    chunks: Iterable[Tokens], originals: Iterable[Video] | None, tokenizer: Tokenizer, fill: str | None
-) -> Iterator[Shot]:
-    """Decode as the film goes on."""
-    shown, decoded = tee(chunks)
-    return shots(shown, tokenizer.decode_chunks(decoded, fill=fill), originals)
 
 
 def write_film(
@@ -50,7 +32,7 @@ def write_film(
     with screen.progress("filming", frames) as advance:
         pictures = counted(film(scenes, frames=frames, trace=trace), advance)
         if Path(out).suffix.lower() == ".webp":
-            _write(out, webp_bytes(pictures))
+            write_atomic(out, webp_bytes(pictures))
         else:
             write_video(pictures, out, force=force)
     if curve is not None:
@@ -60,7 +42,7 @@ def write_film(
 
 
 def write_curve(path: str, trace: KeepCurve, title: str) -> None:
-    _write(path, keep_curves({title: trace}))
+    write_atomic(path, keep_curves({title: trace}))
 
 
 def write_sheet(
@@ -68,7 +50,7 @@ def write_sheet(
 ) -> dict[str, Any]:
     """Draw the masks of one clip; returns what `inlay view --json` says of them."""
     rows = mask_rows(clip, tokenizer, [config.mask(tau) for tau in choose_taus(taus, tokenizer)])
-    _write(path, image_bytes(mask_sheet(clip, rows, tokenizer.spec, title=title)))
+    write_atomic(path, image_bytes(mask_sheet(clip, rows, tokenizer.spec, title=title)))
     return {"sheet": path, "sheet_keep_rates": {f"{row.tau:g}": row.keep_rate for row in rows}}
 
 
@@ -80,8 +62,3 @@ def choose_taus(taus: Sequence[float], tokenizer: Tokenizer) -> list[float]:
         raise ConfigError(f"there is no default tau for {tokenizer.spec.name}; name one or several", about="tau")
     middle = taus[0] if taus else tokenizer.profile.tau  # type: ignore[union-attr]
     return [round(middle * factor, 4) for factor in FACTORS]
-
-
-def _write(path: str, data: bytes) -> None:
-    with atomic(path) as part:
-        part.write_bytes(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer in, its parts as ONNX or torch.export files out, each held against PyTorch before it counts."""
+"""The parts of a tokenizer as ONNX or torch.export files, each compared with PyTorch before it is kept."""
 
 from inlay.export.files import FORMATS, ExportConfig, export
 from inlay.export.parts import PARTS, Part, build

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts in, checked files out: ONNX against ONNX Runtime, torch.export against itself read back."""
+"""Write parts as files that are checked: ONNX against ONNX Runtime, torch.export against itself read back."""
 
 from __future__ import annotations
 
@@ -24,15 +24,11 @@ TOLERANCE = 1e-3  # of the answer's size: float32 in another order
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportConfig:
+class ExportConfig(Shape):
     """Which parts, for which clips; a graph serves one shape."""
 
     parts: tuple[str, ...] = tuple(PARTS)
     form: str = "onnx"
-    height: int = 256
-    width: int = 256
-    frames: int = 33
-    batch: int = 1
 
     def __post_init__(self) -> None:
         pick("format", self.form, FORMATS)
@@ -40,10 +36,6 @@ class ExportConfig:
             pick("part", part, PARTS)
         if not self.parts or min(self.height, self.width, self.frames, self.batch) < 1:
             raise ConfigError("a graph needs at least one part, and height, width, frames and batch of 1 or more")
-
-    @property
-    def shape(self) -> Shape:
-        return Shape(batch=self.batch, frames=self.frames, height=self.height, width=self.width)
 
 
 def export(tokenizer: Tokenizer, folder: Path, config: ExportConfig, *, force: bool = False) -> dict[str, Any]:
@@ -54,7 +46,7 @@ def export(tokenizer: Tokenizer, folder: Path, config: ExportConfig, *, force: b
     there = [path for path in targets.values() if path.exists()]
     if there and not force:
         raise UsageError(f"{there[0]}: exists already; overwrite it, or give another folder", about="force")
-    parts = {name: build(tokenizer, name, config.shape) for name in targets}  # all, before anything is written
+    parts = {name: build(tokenizer, name, config) for name in targets}  # all, before anything is written
     rows = {name: write_checked(parts[name], path, config.form) for name, path in targets.items()}
     return {
         "backbone": tokenizer.spec.name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer in, modules that other runtimes can hold out: encoder, mask, LIT, decoder, each with sample inputs.
+"""The parts of a tokenizer as modules for other runtimes: encoder, mask, LIT, decoder, each with sample inputs.
 
 Legend: B batch, C channels, T frames or slots, H W grid.
 """
@@ -36,18 +36,20 @@ class Part:
 class Shape:
     """The clips a graph is made for."""
 
-    batch: int
-    frames: int
-    height: int
-    width: int
+    height: int = 256
+    width: int = 256
+    frames: int = 33
+    batch: int = 1
 
 
-class EncoderGraph(nn.Module):
-    """x [B, 3, T, H, W] to z; whole clips, all slots at once."""
-
+class BackboneGraph(nn.Module):
     def __init__(self, backbone: Any) -> None:
         super().__init__()
         self.backbone = backbone
+
+
+class EncoderGraph(BackboneGraph):
+    """x [B, 3, T, H, W] to z; whole clips, all slots at once."""
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
         from inlay.backbones.mini import TIME, Mini
@@ -58,12 +60,8 @@ class EncoderGraph(nn.Module):
         return self.backbone.encoder(led, None)[0]
 
 
-class DecoderGraph(nn.Module):
+class DecoderGraph(BackboneGraph):
     """z [B, C, T, H, W] to pixels, not yet clamped."""
-
-    def __init__(self, backbone: Any) -> None:
-        super().__init__()
-        self.backbone = backbone
 
     def forward(self, z_BCTHW: Tensor) -> Tensor:
         from inlay.backbones.mini import TIME, Mini

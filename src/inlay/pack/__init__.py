@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of several videos in, one packed batch out, with the positions, masks and batches other models need."""
+"""Tokens of several videos as one packed batch, with the positions, masks and batches other models need."""
 
 from __future__ import annotations
 
 from inlay.pack.attention import ATTENTIONS, attend, flex_mask, same_clip, sdpa_mask
 from inlay.pack.batch import Packed, pack, pack_latents, unpack
-from inlay.pack.budget import ShapeSampler, TokenBudgetSampler
-from inlay.pack.plan import TAILS, PlannedSampler
 from inlay.pack.rope import RopeConfig, grid_positions, rope_angles, rotate, slot_seconds, timed_positions
+from inlay.pack.samplers import TAILS, PlannedSampler, ShapeSampler, TokenBudgetSampler
 
 __all__ = [
     "ATTENTIONS",

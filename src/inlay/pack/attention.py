@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries, keys and values of packed clips in, attention inside each clip out: one plain way and three fast ones.
+"""Attention inside each clip of a packed batch: one plain way and three fast ones.
 
 Legend: N cells of all clips, h heads, D head dimension. Cells of different clips never see one another.
 """
@@ -86,7 +86,7 @@ def flex(q_NhD: Tensor, k_NhD: Tensor, v_NhD: Tensor, batch: Packed) -> Tensor:
     q, k, v = (x.transpose(0, 1)[None] for x in (q_NhD, k_NhD, v_NhD))
     if q.device.type == "cpu" and any(x.requires_grad for x in (q, k, v)):
         raise UsageError("FlexAttention has no backward pass on the CPU; train with the attention 'nested' there")
-    run = _compiled_flex() if q.device.type == "cuda" else _plain_flex()
+    run = _flex(compiled=q.device.type == "cuda")
     with warnings.catch_warnings():
         for harmless in ("flex_attention called without torch.compile", "The .grad attribute of a Tensor that is not"):
             warnings.filterwarnings("ignore", message=harmless)  # the second by the compiler, of what it was given
@@ -108,12 +108,8 @@ def _rows(q_NhD: Tensor, k_NhD: Tensor, v_NhD: Tensor, batch: Packed) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)[here_BL]
 
 
-def _plain_flex() -> Any:
+@lru_cache(maxsize=2)
+def _flex(compiled: bool) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return flex_attention
-
-
-@lru_cache(maxsize=1)
-def _compiled_flex() -> Any:
-    return torch.compile(_plain_flex(), dynamic=True)
+    return torch.compile(flex_attention, dynamic=True) if compiled else flex_attention

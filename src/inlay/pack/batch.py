@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens or dense latents of several clips in, one row of cells with its boundaries out, and back.
+"""`Packed`: the cells of several clips, tokens or dense latents, as one row with its boundaries, and back.
 
 Legend: N cells of all clips together, C channels, B clips, L cells of the longest clip.
 """
@@ -159,14 +159,12 @@ def pack_latents(z_BCTHW: Tensor) -> Packed:
 def unpack(batch: Packed, x_ND: Tensor | None = None) -> list[Tensor]:
     """[C, T, H, W] for each clip: cells at their places, zeros where none was kept; the inverse of packing."""
     x_ND = batch.values if x_ND is None else x_ND
-    rows = zip(x_ND.split(batch.lengths.tolist()), batch, strict=True)
-    return [_scatter(x, clip.positions, clip.grids[0].tolist()) for x, clip in rows]
-
-
-def _scatter(x_ND: Tensor, positions_N3: Tensor, grid: list[int]) -> Tensor:
-    z_THWD = x_ND.new_zeros(*grid, x_ND.shape[1])
-    z_THWD[tuple(positions_N3.long().unbind(1))] = x_ND
-    return z_THWD.movedim(-1, 0)
+    clips = []
+    for x, clip in zip(x_ND.split(batch.lengths.tolist()), batch, strict=True):
+        z_THWD = x.new_zeros(*clip.grids[0].tolist(), x.shape[1])
+        z_THWD[tuple(clip.positions.long().unbind(1))] = x
+        clips.append(z_THWD.movedim(-1, 0))
+    return clips
 
 
 def _ends(lengths: Sequence[int]) -> Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""(t, y, x) of cells in, rotary angles out, and queries and keys turned by them.
+"""Rotary angles of cells at (t, y, x), and queries and keys turned by them.
 
 Legend: N cells, h heads, D head dimension; the pairs (0, 1), (2, 3) ... of a head turn together.
 """

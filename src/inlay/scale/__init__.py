@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole data sets: videos in, shards of token files and a manifest out, on one machine or on many; and back."""
+"""Whole data sets: videos to shards of token files with a manifest, on one machine or on many; and readers of them."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _LAZY = {  # public name -> its module, imported on first use
     "tokenize": "inlay.scale.job",
     "TokenizeProgress": "inlay.scale.job",
     "TokenizeConfig": "inlay.scale.config",
-    "RunConfig": "inlay.scale.engine",
+    "RunConfig": "inlay.scale.config",
     "TokenizeResult": "inlay.scale.report",
     "TokenDataset": "inlay.scale.reading",
     "TokenStream": "inlay.scale.reading",
@@ -26,16 +27,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from inlay.scale.config import TokenizeConfig
-    from inlay.scale.engine import RunConfig
+    from inlay.scale.config import RunConfig, TokenizeConfig
     from inlay.scale.job import TokenizeProgress, tokenize
     from inlay.scale.reading import TokenDataset, TokenStream
     from inlay.scale.report import TokenizeResult
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     if name not in _LAZY:
         raise AttributeError(f"module 'inlay.scale' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a job in, settings checked before anything is loaded out; and the tokenizer they describe."""
+"""The settings of a job: what its tokens are to be, and how it is carried out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.codec import CPU_BATCH, GPU_BATCH, EncodeConfig
-from inlay.errors import ConfigError, MissingError, pick
+from inlay.errors import ConfigError, MissingError, UsageError, pick
 from inlay.masking import Budget
-from inlay.scale.layout import FORMATS, TAR
+from inlay.scale.layout import FORMATS, TAR, known
 from inlay.types import PRECISIONS
 from inlay.video import Geometry
 
@@ -65,27 +65,11 @@ class TokenizeConfig:
 
     @property
     def budget(self) -> Budget:
-        return Budget(
-            tau=self.tau,
-            keep=self.keep,
-            tokens=self.tokens,
-            bits=self.bits,
-            exact=self.exact,
-            bucket_seconds=self.bucket_seconds,
-        )
+        return Budget(**known(Budget, vars(self)))
 
     @property
     def encode(self) -> EncodeConfig:
-        return EncodeConfig(
-            mode=self.mode,
-            chunk_frames=self.chunk_frames,
-            key_seconds=self.key_seconds,
-            cuts=self.cuts,
-            noise=self.noise,
-            criterion=self.criterion,
-            reference=self.reference,
-            precision=self.precision,
-        )
+        return EncodeConfig(**known(EncodeConfig, vars(self)))
 
     def load(self, device: str | None = None) -> Tokenizer:
         import torch
@@ -100,3 +84,20 @@ class TokenizeConfig:
             dtype=getattr(torch, self.dtype),
             trust=self.trust,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """How a job is carried out; nothing of it changes a byte of the result, and a resumed job may choose anew."""
+
+    engine: str = "local"
+    workers: int = 0  # 0: one for each GPU, or for each core
+    address: str | None = None  # of a Ray cluster
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise ConfigError(f"workers are processes, 0 for as many as fit; got {self.workers}", about="workers")
+        if self.address is not None and self.engine != "ray":
+            raise UsageError(
+                "the address is that of a Ray cluster; choose the engine ray with it", about=("address", "engine")
+            )

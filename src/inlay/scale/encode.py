@@ -7,8 +7,6 @@ import tempfile
 from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
-from torch import Tensor
-
 from inlay.codec import LatentChunk, Watch, encode_videos
 from inlay.codec.calls import Room
 from inlay.container import TokenWriter
@@ -33,9 +31,6 @@ class Encoded:
     moments: LatentMoments
     file: IO[bytes]
 
-    def close(self) -> None:
-        self.file.close()
-
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
@@ -46,21 +41,21 @@ class Refused:
 
 
 def encode_feeds(
-    feeds: dict[int, Feed], tokenizer: Tokenizer, config: TokenizeConfig, room: Room
+    feeds: dict[int, Feed], tokenizer: Tokenizer, config: TokenizeConfig, fitting: Room
 ) -> list[Encoded | Refused]:
     """Tokenise videos in step. Whatever is wrong with one ends in `Refused`; what is wrong with the disk is raised.
 
     Args:
         feeds: the videos, by their place among the sources.
-        room: how many chunks of a shape fit into memory together.
+        fitting: how many chunks of a shape fit into memory together.
     """
-    files = [FileInMaking(index, feed) for index, feed in feeds.items()]
-    looks = Looks(files)
+    files = [UnfinishedFile(index, feed) for index, feed in feeds.items()]
+    sources = list(feeds.values())
     try:
-        with tokenizer.watched_by(looks):
-            sources = [file.feed for file in files]
-            found = encode_videos(tokenizer, sources, config.encode, budget=config.budget, batch=len(files), room=room)
-            for number, chunk in found:
+        with tokenizer.watched_by(LatentSums(files)):
+            for number, chunk in encode_videos(
+                tokenizer, sources, config.encode, budget=config.budget, batch=len(files), room=fitting
+            ):
                 files[number].take(chunk)
         return [file.finish() for file in files]
     except BaseException:
@@ -68,21 +63,11 @@ def encode_feeds(
             file.file.close()
         raise
     finally:
-        for file in files:
-            file.feed.stop()
+        for feed in sources:
+            feed.stop()
 
 
-class Looks(Watch):
-    """Sums the latents of each video as they go by."""
-
-    def __init__(self, files: list[FileInMaking]) -> None:
-        self.files = files
-
-    def on_latents(self, chunk: LatentChunk) -> None:
-        self.files[chunk.stream].add(chunk.z_BCTHW)
-
-
-class FileInMaking:
+class UnfinishedFile:
     """The token file of one video, until its shard is written."""
 
     def __init__(self, index: int, feed: Feed) -> None:
@@ -95,44 +80,30 @@ class FileInMaking:
         self._frames = self._tokens = self._cells = 0
 
     def take(self, chunk: Tokens | Exception) -> None:
-        """The next chunk, or what ended the video."""
+        """The next chunk, or what ended the video; what fails with one video must not stop the others."""
         if self.error is not None:
             return
-        if isinstance(chunk, Exception):
-            self.error = chunk
-            return
         try:
-            self._append(chunk)
-        except Exception as error:  # what stumbles over one video must not stop the others
+            if isinstance(chunk, Exception):
+                raise chunk
+            if self._writer is None:
+                self._info = chunk.info
+                self._writer = TokenWriter(cast(BinaryIO, self.file), info=chunk.info, recipe=chunk.recipe)
+            self._writer.append(chunk)
+            self._frames += chunk.info.frames
+            self._tokens += len(chunk)
+            self._cells += chunk.cells
+        except Exception as error:
             self.error = error
 
-    def _append(self, chunk: Tokens) -> None:
-        if self._writer is None:
-            self._info = chunk.info
-            self._writer = TokenWriter(cast(BinaryIO, self.file), info=chunk.info, recipe=chunk.recipe)
-        self._writer.append(chunk)
-        self._frames += chunk.info.frames
-        self._tokens += len(chunk)
-        self._cells += chunk.cells
-
-    def add(self, z_BCTHW: Tensor) -> None:
-        """In float64, so that a mean over millions of cells is one."""
-        z = z_BCTHW.double()
-        axes = (0, 2, 3, 4)
-        self.moments += LatentMoments(
-            count=z[:, 0].numel(),
-            sums=tuple(z.sum(axes).tolist()),
-            squares=tuple(z.square().sum(axes).tolist()),
-        )
-
     def finish(self) -> Encoded | Refused:
-        if self.error is None:
-            try:
-                return self._finished()
-            except Exception as error:
-                self.error = error
-        self.file.close()
-        return self._refused(self.error)
+        try:
+            if self.error is not None:
+                raise self.error
+            return self._finished()
+        except Exception as error:
+            self.file.close()
+            return Refused(index=self.index, reason=self._reason(error))
 
     def _finished(self) -> Encoded:
         if self._writer is None or self._info is None:
@@ -158,19 +129,29 @@ class FileInMaking:
         )
         return Encoded(index=self.index, record=record, moments=self.moments, file=self.file)
 
-    def _refused(self, error: Exception) -> Refused:
-        """The reason in one line; a full disk is nobody's video, and is raised."""
+    def _reason(self, error: Exception) -> str:
+        """In one line, without the name that the list has beside it; a full disk is nobody's video, and is raised."""
         if isinstance(error, OutputError):
             raise error
         for cause in (error, error.__cause__):
             if isinstance(cause, OSError):
                 check_scratch(cause)
         if isinstance(error, InlayError):
-            return Refused(index=self.index, reason=_without_name(str(error), self.feed.item.address))
+            return str(error).removeprefix(f"{self.feed.item.address}: ").removeprefix("None: ")  # None: a copy
         text = (str(error).strip().splitlines() or ["no message"])[0]
-        return Refused(index=self.index, reason=f"unexpected {type(error).__name__}: {text}")
+        return f"unexpected {type(error).__name__}: {text}"
 
 
-def _without_name(reason: str, address: str) -> str:
-    """The list names the source beside the reason; what was copied has no name of its own."""
-    return reason.removeprefix(f"{address}: ").removeprefix("None: ")
+class LatentSums(Watch):
+    """Sums the latents of each video as they go by."""
+
+    def __init__(self, files: list[UnfinishedFile]) -> None:
+        self.files = files
+
+    def on_latents(self, chunk: LatentChunk) -> None:
+        z, axes = chunk.z_BCTHW.double(), (0, 2, 3, 4)  # float64, so that a mean over millions of cells is one
+        self.files[chunk.stream].moments += LatentMoments(
+            count=z[:, 0].numel(),
+            sums=tuple(z.sum(axes).tolist()),
+            squares=tuple(z.square().sum(axes).tolist()),
+        )

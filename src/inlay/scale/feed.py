@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source in, pieces of video out: fetched, hashed and decoded by a thread of its own, ahead of the network."""
+"""Fetch, hash and decode one source in a thread of its own, ahead of the network."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import queue
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, cast
 
-from inlay.scale.fetch import fetched
+from inlay.errors import VideoError
+from inlay.scale.config import TokenizeConfig
 from inlay.scale.sources import SourceItem
+from inlay.scale.store import check_scratch, is_address, open_bytes
 from inlay.video import open_video
 from inlay.video.frames import Video
 
 PIECE_BYTES = 1 << 24  # of pixels; large frames come in fewer at a time
 AHEAD = 3  # pieces that wait for the network
+BLOCK = 1 << 20
+IN_MEMORY = 1 << 26  # bytes of a copy that stay off the disk
+PATIENCE = (0.5, 2.0, 8.0)  # seconds before an address that failed is tried again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +41,9 @@ class Opened:
 class Feed:
     """One video on its way. Errors of reading come out where its pieces do."""
 
-    def __init__(self, item: SourceItem, *, size: str, chunk_frames: int, keep_going: bool) -> None:
-        self.item = item
+    def __init__(self, item: SourceItem, config: TokenizeConfig) -> None:
+        self.item, self.config = item, config
         self.damage: str | None = None  # known once all pieces are out
-        self._size, self._chunk, self._keep_going = size, chunk_frames, keep_going
         self._queue: queue.Queue[Opened | Video | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._stopped = threading.Event()
         self._opened: Opened | BaseException | None = None
@@ -48,6 +59,14 @@ class Feed:
         if isinstance(self._opened, BaseException):
             raise self._opened
         return self._opened
+
+    def size(self) -> tuple[int, int] | None:
+        """(height, width); None for what cannot be opened, which is raised again where it is encoded."""
+        try:
+            opened = self.opened()
+        except Exception:
+            return None
+        return opened.height, opened.width
 
     def __iter__(self) -> Iterator[Video]:
         self.opened()
@@ -65,13 +84,14 @@ class Feed:
             self._queue.get_nowait()
 
     def _run(self) -> None:
+        c = self.config
         try:
             with (
                 fetched(self.item) as found,
-                open_video(found.media, size=self._size, keep_going=self._keep_going) as reader,
+                open_video(found.media, size=c.size, keep_going=c.keep_going) as reader,
             ):
                 self._put(Opened(sha256=found.sha256, width=reader.width, height=reader.height))
-                frames = max(1, min(self._chunk, PIECE_BYTES // (reader.width * reader.height * 3)))
+                frames = max(1, min(c.chunk_frames, PIECE_BYTES // (reader.width * reader.height * 3)))
                 for piece in reader.chunks(frames):
                     self._put(piece)
                     if self._stopped.is_set():
@@ -88,3 +108,67 @@ class Feed:
                 return
             except queue.Full:
                 continue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """What `open_video` takes, and the SHA-256 of the bytes."""
+
+    media: str | BinaryIO
+    sha256: str
+
+
+@contextmanager
+def fetched(item: SourceItem) -> Iterator[Fetched]:
+    """A local file is read where it lies; a member of a tar, or what an address leads to, is copied until closed."""
+    if item.problem is not None:
+        raise VideoError(item.problem)
+    if item.offset is None and not is_address(item.address):
+        yield from _local(item)
+        return
+    with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, prefix="inlay-") as copy:
+        sha256 = _copied(item, cast(IO[bytes], copy))
+        copy.seek(0)
+        yield Fetched(media=cast(BinaryIO, copy), sha256=sha256)
+
+
+def _local(item: SourceItem) -> Iterator[Fetched]:
+    path = Path(item.address)
+    try:
+        found = path.stat()
+        if item.version and (found.st_size, str(found.st_mtime_ns)) != (item.size_bytes, item.version):
+            raise VideoError("the file has changed since the job began")
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            is_text = os.fsencode(path).decode("utf-8", "replace") == item.address  # else no name for a video library
+            yield Fetched(media=item.address if is_text else file, sha256=sha256)
+    except OSError as error:
+        raise VideoError(f"cannot be read: {error.strerror or error}") from error
+
+
+def _copied(item: SourceItem, copy: IO[bytes]) -> str:
+    for pause in (*PATIENCE, None):
+        copy.seek(0)
+        copy.truncate()
+        try:
+            return _copy(item, copy)
+        except OSError as error:
+            check_scratch(error)
+            if pause is None or isinstance(error, FileNotFoundError) or not is_address(item.address):
+                raise VideoError(f"cannot be read: {error}") from error
+            time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+def _copy(item: SourceItem, copy: IO[bytes]) -> str:
+    digest, left = hashlib.sha256(), item.size_bytes if item.offset is not None else None
+    with open_bytes(item.address) as file:
+        file.seek(item.offset or 0)
+        while block := file.read(BLOCK if left is None else min(BLOCK, left)):
+            digest.update(block)
+            copy.write(block)
+            left = None if left is None else left - len(block)
+    if left:
+        raise VideoError(f"its tar ends {left:,} bytes before it does")
+    return digest.hexdigest()

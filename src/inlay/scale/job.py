@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source of videos and a place in, a tokenised data set there out: plan, work, finish; once more to go on."""
+"""Tokenise a data set: plan, work, finish; called again, it goes on where it was interrupted."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from inlay.errors import UsageError, VideoError, pick, require
-from inlay.scale.config import CPU_BATCH, GPU_BATCH, TokenizeConfig
-from inlay.scale.engine import Ahead, Engine, RunConfig, threads_for, worker_count
-from inlay.scale.finish import finish
-from inlay.scale.layout import PARQUET, PLAN, QUARANTINE, DatasetRecord
-from inlay.scale.local import local_ahead, run_local
-from inlay.scale.on_ray import run_ray
+from inlay.scale.config import CPU_BATCH, GPU_BATCH, RunConfig, TokenizeConfig
+from inlay.scale.layout import PARQUET, PLAN, QUARANTINE
 from inlay.scale.plan import Shard, ShardPlan, check_same, load_facts
-from inlay.scale.ray_start import ray_ahead
-from inlay.scale.report import TokenizeResult, write_report
+from inlay.scale.ray_engine import ray_engine
+from inlay.scale.report import TokenizeResult, finish, write_report
+from inlay.scale.shards import ShardRecord
 from inlay.scale.sources import SourceItem, find_sources
 from inlay.scale.store import LOCK, Store, is_address, open_store
-from inlay.scale.worker import ShardRecord, Task
+from inlay.scale.worker import Task
+from inlay.scale.workers import Progress, local_engine, threads_for, worker_count
 from inlay.tokenizer import Tokenizer, pick_device
 
-ENGINES: dict[str, Engine] = {"local": run_local, "ray": run_ray}
-AHEAD: dict[str, Ahead] = {"local": local_ahead, "ray": ray_ahead}  # what can begin before there is a plan
+MakeShards = Callable[[Task, list[Shard], RunConfig, Progress], None]  # all of them, whatever dies on the way
+Engine = Callable[[RunConfig, str, int], AbstractContextManager[MakeShards]]  # begins before there is a plan
+ENGINES: dict[str, Engine] = {"local": local_engine, "ray": ray_engine}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizeProgress:
-    """Where a job stands, told each time it changes."""
+    """Where a job stands."""
 
     videos: int
     done: int  # of these, by this run and by those before it
@@ -60,7 +60,7 @@ def tokenize(
     if store.has_files() and store.size(PLAN) is None and store.size(LOCK) is None:
         raise UsageError(f"{out} is not empty, and holds no tokenised data set; give a folder of its own")
     device = device_kind(config, run)
-    with AHEAD[run.engine](run, device, threads_for(worker_count(run, device))) as ready:
+    with engine(run, device, threads_for(worker_count(run, device))) as make_shards:
         items = tuple(find_sources(source, path_column=path_column, caption_column=caption_column))
         tokenizer = config.load("cpu")  # so that wrong names, weights and settings show here and not in every worker
         recipe = recipe_of(config, tokenizer)
@@ -69,7 +69,7 @@ def tokenize(
             store.clear()
             plan = agreed_plan(store, config, run, tokenizer, items)
             shards = plan.shards()
-            progress = work(plan, shards, store, run, engine, ready, watch)
+            progress = work(plan, shards, store, run, make_shards, watch)
             dataset, counts = finish(store, plan, shards, recipe)
             outcome = TokenizeResult(
                 source=source,
@@ -82,7 +82,10 @@ def tokenize(
                 seconds=time.perf_counter() - start,
             )
             write_report(store, outcome)
-    check_result(dataset, store)
+    if not dataset.videos:
+        raise VideoError(
+            f"none of the {dataset.quarantined:,} videos could be tokenised; {store}/{QUARANTINE} says why of each"
+        )
     return outcome
 
 
@@ -110,20 +113,11 @@ def agreed_plan(
 ) -> ShardPlan:
     """The plan of a job that begins, or one that agrees with the plan it was begun with: what that chose for itself is
     kept, because it decides last bits."""
-    begun = load_facts(store)
-    device = device_kind(config, run)
-    chosen = begun or {
-        "threads": threads_for(worker_count(run, device)),
-        "batch": config.batch or (GPU_BATCH if device == "cuda" else CPU_BATCH),
-    }
-    plan = ShardPlan(
-        config=config,
-        items=items,
-        device=device,
-        threads=chosen["threads"],
-        batch=chosen["batch"],
-        weight_hash=tokenizer.spec.weight_hash,
-    )
+    begun, device = load_facts(store), device_kind(config, run)
+    threads = begun["threads"] if begun else threads_for(worker_count(run, device))
+    batch = begun["batch"] if begun else config.batch or (GPU_BATCH if device == "cuda" else CPU_BATCH)
+    weight_hash = tokenizer.spec.weight_hash
+    plan = ShardPlan(config=config, items=items, device=device, threads=threads, batch=batch, weight_hash=weight_hash)
     if begun is None:
         plan.save(store)
     else:
@@ -139,13 +133,7 @@ def device_kind(config: TokenizeConfig, run: RunConfig) -> str:
 
 
 def work(
-    plan: ShardPlan,
-    shards: list[Shard],
-    store: Store,
-    run: RunConfig,
-    engine: Engine,
-    ready: Callable[[], None],
-    watch: Watcher,
+    plan: ShardPlan, shards: list[Shard], store: Store, run: RunConfig, make_shards: MakeShards, watch: Watcher
 ) -> TokenizeProgress:
     """Have the shards made that are not there yet."""
     done = refused = 0
@@ -158,7 +146,7 @@ def work(
             done, refused = done + len(shard.items), refused + len(record.refused)
     progress = TokenizeProgress(videos=len(plan.items), done=done, refused=refused, before=done)
 
-    def told(more: int, more_refused: int) -> None:
+    def count(more: int, more_refused: int) -> None:
         nonlocal progress
         progress = replace(progress, done=progress.done + more, refused=progress.refused + more_refused)
         watch(progress)
@@ -173,13 +161,5 @@ def work(
             batch=plan.batch,
             run=uuid.uuid4().hex,
         )
-        ready()
-        engine(task, todo, run, told)
+        make_shards(task, todo, run, count)
     return progress
-
-
-def check_result(dataset: DatasetRecord, store: Store) -> None:
-    if not dataset.videos:
-        raise VideoError(
-            f"none of the {dataset.quarantined:,} videos could be tokenised; {store}/{QUARANTINE} says why of each"
-        )

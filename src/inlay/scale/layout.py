@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and records in, names and records out: what lies in the folder of a tokenised data set, and how it is read.
+"""What lies in the folder of a tokenised data set, and how it is read.
 
 OUT/
   dataset.json               what the set is; written last, so where it is, the set is whole
@@ -154,7 +154,7 @@ def manifest_lines(text: str) -> Iterator[VideoRecord]:
 
 
 def known(cls: type, given: dict[str, Any]) -> dict[str, Any]:
-    """Only the fields that this version knows, so that later ones may add some."""
+    """Those of the values that are fields of a dataclass; a later version may have written more."""
     return {f.name: given[f.name] for f in fields(cls) if f.name in given}
 
 

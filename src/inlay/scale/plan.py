@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources and settings in, a plan out: which video goes into which shard, decided before the first is read."""
+"""The plan of a job: which video goes into which shard, decided before the first is read."""
 
 from __future__ import annotations
 
@@ -87,19 +87,17 @@ def load_facts(store: Store) -> dict[str, Any] | None:
 
 def check_same(store: Store, begun: dict[str, Any], plan: ShardPlan) -> None:
     """Refuse to go on with other sources or settings: the result would be neither one set nor the other."""
-    now = plan.facts()
-    changed = [
-        f"--{name.replace('_', '-')} was {old!r} and is {now['options'].get(name)!r}"
-        for name, old in begun["options"].items()
-        if now["options"].get(name) != old
-    ]
-    changed += [f"the {n.replace('_', ' ')} was {begun[n]} and is {now[n]}" for n in ("device", "weight_hash")
-                if begun[n] != now[n]]  # fmt: skip
+    now, before = plan.facts(), begun["options"]
+    other = {name: now["options"].get(name) for name in before if now["options"].get(name) != before[name]}
+    changed = [f"{name} was {before[name]!r} and is {value!r}" for name, value in other.items()]
+    others = [name for name in ("device", "weight_hash") if begun[name] != now[name]]
+    changed += [f"the {name.replace('_', ' ')} was {begun[name]} and is {now[name]}" for name in others]
     if begun["layout_version"] != now["layout_version"]:
         changed.append(f"its layout has version {begun['layout_version']}, this is version {now['layout_version']}")
     if changed:
         raise UsageError(
-            f"{store} was begun with other settings: {'; '.join(changed)}; give the same settings, or another OUT"
+            f"{store} was begun with other settings: {'; '.join(changed)}; give the same settings, or another OUT",
+            about=tuple(other),
         )
     if begun["sources_sha256"] != now["sources_sha256"]:
         raise UsageError(
@@ -113,6 +111,6 @@ def _difference(store: Store, plan: ShardPlan) -> str:
     after = {item.name: item for item in plan.items}
     gone, new = [n for n in before if n not in after], [n for n in after if n not in before]
     other = [n for n in after if n in before and after[n] != before[n]]
-    words = [f"{len(names)} {word} ({names[0]}{' …' if len(names) > 1 else ''})"
-             for names, word in ((new, "new"), (gone, "gone"), (other, "changed")) if names]  # fmt: skip
+    found = [(names, word) for names, word in ((new, "new"), (gone, "gone"), (other, "changed")) if names]
+    words = [f"{len(names)} {word} ({names[0]}{' …' if len(names) > 1 else ''})" for names, word in found]
     return ", ".join(words) or "their order is another"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards in, how they went out: a Ray actor with one worker process or more; torch is loaded there, not here.
+"""The Ray actor that makes shards with one worker process or more; torch is loaded there, not here.
 
 Ray's own process stays small, and the workers of a machine are forks of one server that has loaded torch once; an actor
 for each core would load everything as often. A worker that dies is replaced here, an actor that dies by Ray.
@@ -11,110 +11,46 @@ import os
 import pickle
 import queue
 import sys
-import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
-from inlay.errors import InlayError
-from inlay.scale.processes import STILLBORN, Hand, portable, warm_up
+from inlay.scale.workers import WorkerConfig, WorkerSlot, exit_when, portable, warm_up
 
 WATCH_SECONDS = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Orders:
-    """What an actor is told once."""
-
-    task: bytes  # pickled: only workers load what it is made of
-    workers: int
-    device: str
-    threads: int
-
-
 class ShardActor:
-    """A row of shards in, how many videos were done and refused out; called by as many threads as it has workers."""
+    """Makes rows of shards; called by as many threads as it has workers."""
 
-    def __init__(self, orders: Orders) -> None:
-        _die_with_the_node()
+    def __init__(self, config: WorkerConfig) -> None:
+        exit_when(_orphaned)
         sys.modules["__main__"].__dict__.pop("__file__", None)  # Ray's own script, which workers would read again
-        warm_up(orders.device, orders.threads)
-        self.free: queue.SimpleQueue[Post] = queue.SimpleQueue()
-        for slot in range(orders.workers):
-            self.free.put(Post(orders, slot))
+        warm_up(config.device, config.threads)
+        self.free: queue.SimpleQueue[WorkerSlot] = queue.SimpleQueue()
+        for slot in range(config.workers):
+            self.free.put(WorkerSlot(config, slot))
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Errors as rows, so that one line can be said about them."""
-        done = refused = 0
-        post = self.free.get()
+        """How many videos were done and refused; an error as text, so that one line can be said about it."""
+        result: dict[str, Any] = {"done": 0, "refused": 0, "error": ""}
+
+        def count(done: int, refused: int) -> None:
+            result["done"] += done
+            result["refused"] += refused
+
+        slot = self.free.get()
         try:
             for shard in pickle.loads(row["shards"]):
-                more, more_refused = post.run(shard)
-                done, refused = done + more, refused + more_refused
-            return {"done": done, "refused": refused, "error": ""}
+                slot.run(shard, count)
         except Exception as error:
-            return {"done": done, "refused": refused, "error": str(portable(error))}
+            result["error"] = str(portable(error))
         finally:
-            self.free.put(post)
+            self.free.put(slot)
+        return result
 
 
-class Post:
-    """The place of a worker, taken by another when it dies."""
-
-    def __init__(self, orders: Orders, slot: int) -> None:
-        self.orders, self.slot, self.stillborn = orders, slot, 0
-        self.hand = self._start()
-
-    def run(self, shard: bytes) -> tuple[int, int]:
-        """Videos done, of which refused."""
-        while True:
-            try:
-                return self._try(shard)
-            except (EOFError, ConnectionError):
-                self._replace()
-
-    def _try(self, shard: bytes) -> tuple[int, int]:
-        if not self.hand.ready:
-            self._hear()
-            self.hand.ready, self.stillborn = True, 0
-        self.hand.pipe.send_bytes(shard)
-        done = refused = 0
-        while (message := self._hear())[0] == "told":
-            done, refused = done + message[1], refused + message[2]
-        return done, refused
-
-    def _hear(self) -> tuple:
-        message = self.hand.pipe.recv()
-        if message[0] == "error":
-            raise message[1]
-        return message
-
-    def _replace(self) -> None:
-        self.hand.stop()
-        if not self.hand.ready:
-            self.stillborn += 1
-            if self.stillborn >= STILLBORN:
-                self.stillborn = 0
-                raise self._given_up()
-        self.hand = self._start()
-
-    def _given_up(self) -> InlayError:
-        error = self.hand.stillborn(self.orders.workers)
-        self.hand = self._start()
-        return error
-
-    def _start(self) -> Hand:
-        o = self.orders
-        return Hand.start(o.task, self.slot, device=o.device, threads=o.threads)
-
-
-def _die_with_the_node() -> None:
-    """Actors of a Ray that was killed would take a minute to notice, with the cores of whoever goes on."""
+def _orphaned() -> None:
+    """Wait for the end of the node; actors of a Ray that was killed would take a minute to notice."""
     node = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == node:
-            time.sleep(WATCH_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    while os.getppid() == node:
+        time.sleep(WATCH_SECONDS)

@@ -1,18 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job went in, a JSON record and a page for people out."""
+"""What describes a finished set: manifest, quarantine list, `dataset.json`, and the report of the run."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from inlay.scale.layout import QUARANTINE, REPORT, REPORT_PAGE, DatasetRecord, dump
-from inlay.scale.store import Store
+from inlay.scale.layout import (
+    DATASET,
+    LAYOUT_VERSION,
+    MANIFEST,
+    QUARANTINE,
+    REPORT,
+    REPORT_PAGE,
+    DatasetRecord,
+    LatentMoments,
+    dump,
+)
+from inlay.scale.plan import Shard, ShardPlan
+from inlay.scale.shards import ShardRecord
+from inlay.scale.store import OutputError, Store
 
 SHOWN = 20  # sources named on the page; the list has them all
+
+
+def finish(store: Store, plan: ShardPlan, shards: list[Shard], recipe: dict[str, Any]) -> tuple[DatasetRecord, Counter]:
+    """Write what describes the whole set, and `dataset.json` last. Also counts what people should know of."""
+    moments, totals, hashes = LatentMoments(), Counter[str](), set[str]()
+    entries: list[dict[str, Any]] = []
+    refused: list[dict[str, str]] = []
+    lines = io.StringIO()
+    for shard in shards:
+        record = ShardRecord.load(store, shard.number)
+        if record is None:
+            raise OutputError(f"shard {shard.number} is gone from {store}; run the same command again to make it anew")
+        moments += record.moments
+        refused += record.refused
+        for video in record.videos:
+            lines.write(video.line() + "\n")
+            totals.update({name: getattr(video, name) for name in ("frames", "tokens", "cells", "bytes")})
+            totals.update(videos=1, damaged=video.damage is not None, repeated=video.sha256 in hashes)
+            hashes.add(video.sha256)
+        if record.shard is not None:
+            entry = {"name": record.shard, "videos": len(record.videos), "bytes": record.bytes, "sha256": record.sha256}
+            entries.append(entry)
+    dataset = DatasetRecord(
+        layout_version=LAYOUT_VERSION,
+        format=plan.config.format,
+        recipe=recipe,
+        options=asdict(plan.config),
+        quarantined=len(refused),
+        keep_rate=totals["tokens"] / totals["cells"] if totals["cells"] else 0.0,
+        latent_count=moments.count,
+        latent_mean=list(moments.mean) if moments.count else [],
+        latent_std=list(moments.std) if moments.count else [],
+        shards=entries,
+        **{name: totals[name] for name in ("videos", "frames", "tokens", "cells", "bytes")},
+    )
+    quarantine = io.StringIO()
+    writer = csv.DictWriter(quarantine, ("path", "reason"), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(refused)
+    store.write_text(MANIFEST, lines.getvalue())
+    store.write_text(QUARANTINE, quarantine.getvalue())
+    store.write_text(DATASET, dump(asdict(dataset)))
+    return dataset, totals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +105,7 @@ class TokenizeResult:
             "repeated": self.repeated,
             "damaged": self.damaged,
             "shards": len(d.shards),
-            "frames": d.frames,
-            "tokens": d.tokens,
-            "cells": d.cells,
-            "keep_rate": d.keep_rate,
-            "bytes": d.bytes,
+            **{name: getattr(d, name) for name in ("frames", "tokens", "cells", "keep_rate", "bytes")},
             "videos_before": self.videos_before,
             "videos_now": self.videos_now,
             "seconds": self.seconds,
@@ -87,29 +138,19 @@ class TokenizeResult:
 
 
 def write_report(store: Store, outcome: TokenizeResult) -> None:
-    refused = list(csv.DictReader(io.StringIO(store.read_text(QUARANTINE) or "")))
-    store.write_text(REPORT, dump(outcome.record()))
-    store.write_text(REPORT_PAGE, page(outcome, refused))
-
-
-def page(outcome: TokenizeResult, refused: list[dict[str, str]]) -> str:
-    """A page in Markdown."""
-    parts = [f"# {outcome.source}, tokenised", "| | |\n|---|---|"]
-    parts[1] += "".join(f"\n| {name} | {_cell(text)} |" for name, text in outcome.rows())
+    """The JSON record, and a page in Markdown for people."""
     d = outcome.dataset
+    rows = "".join(f"\n| {name} | {_cell(text)} |" for name, text in outcome.rows())
     settings = ", ".join(f"{k} {v}" for k, v in d.recipe.items() if v is not None)
-    parts.append(f"Recipe: {_cell(settings)}.")
+    parts = [f"# {outcome.source}, tokenised", f"| | |\n|---|---|{rows}", f"Recipe: {_cell(settings)}."]
     if d.latent_mean:
-        channels = "".join(
-            f"\n| {c} | {mean:.4f} | {std:.4f} |"
-            for c, (mean, std) in enumerate(zip(d.latent_mean, d.latent_std, strict=True))
-        )
-        parts.append(
-            f"## Latents\n\nOver {d.latent_count:,} cells.\n\n| channel | mean | std |\n|---|---|---|{channels}"
-        )
-    if refused:
+        channels = enumerate(zip(d.latent_mean, d.latent_std, strict=True))
+        lines = "".join(f"\n| {c} | {mean:.4f} | {std:.4f} |" for c, (mean, std) in channels)
+        parts.append(f"## Latents\n\nOver {d.latent_count:,} cells.\n\n| channel | mean | std |\n|---|---|---|{lines}")
+    if refused := list(csv.DictReader(io.StringIO(store.read_text(QUARANTINE) or ""))):
         parts.append(_quarantine(refused))
-    return "\n\n".join(parts) + "\n"
+    store.write_text(REPORT, dump(outcome.record()))
+    store.write_text(REPORT_PAGE, "\n\n".join(parts) + "\n")
 
 
 def _quarantine(refused: list[dict[str, str]]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder, list, table or tars of videos in, local or by address; the list of sources out, the same every time."""
+"""List the videos of a folder, list, table or tars, local or by address, the same every time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class SourceItem:
     @property
     def path(self) -> str:
         """By which it could be listed again."""
-        return readable(self.address if self.offset is None else f"tar://{member_of(self.name)}::{self.address}")
+        member = self.name.rpartition("!")[2]
+        return readable(self.address if self.offset is None else f"tar://{member}::{self.address}")
 
 
 def find_sources(source: str, *, path_column: str | None = None, caption_column: str | None = None) -> list[SourceItem]:
@@ -59,7 +60,7 @@ def _find(source: str, path_column: str | None, caption_column: str | None) -> I
     suffix = _suffix(source)
     if (parts := braces(source)) != [source]:
         yield from (member for part in parts for member in _expanded(_named(part, part)))
-    elif suffix in TABLES and not _is_folder(source):
+    elif suffix in TABLES and (is_address(source) or not Path(source).is_dir()):
         rows = read_table(source, path_column=path_column, caption_column=caption_column)
         listed = dict.fromkeys((_below(source, row.path), row.path, row.caption) for row in rows)  # each row once
         for address, name, caption in listed:
@@ -69,10 +70,9 @@ def _find(source: str, path_column: str | None, caption_column: str | None) -> I
         if item.problem is not None:
             raise UsageError(f"{source}: {item.problem}; give a folder, a list, a table or tars")
         yield from _expanded(item)
-    elif is_address(source):
-        yield from (m for item in _remote_folder(source) for m in _expanded(item))
     else:
-        yield from (m for item in _local_folder(source) for m in _expanded(item))
+        found = _remote_folder(source) if is_address(source) else _local_folder(source)
+        yield from (member for item in found for member in _expanded(item))
 
 
 def _expanded(item: SourceItem) -> Iterator[SourceItem]:
@@ -82,9 +82,8 @@ def _expanded(item: SourceItem) -> Iterator[SourceItem]:
         return
     try:
         for m in members(item.address, SUFFIXES):
-            yield replace(
-                item, name=f"{item.name}!{m.name}", offset=m.offset, size_bytes=m.size_bytes, caption=m.caption
-            )
+            name = f"{item.name}!{m.name}"
+            yield replace(item, name=name, offset=m.offset, size_bytes=m.size_bytes, caption=m.caption)
     except VideoError as error:  # what came before the damage has been listed
         yield replace(item, problem=str(error))
 
@@ -159,21 +158,10 @@ def _below(source: str, path: str) -> str:
     return str(Path(source.removeprefix("file://")).parent / path)
 
 
-def _is_folder(source: str) -> bool:
-    return not is_address(source) and Path(source).is_dir()
-
-
 def _suffix(name: str) -> str:
     """The last suffix, in small letters; `.tar.gz` counts as one."""
     base = name.partition("::")[0].rstrip("/").rpartition("/")[2].lower()
-    for suffix in TAR_SUFFIXES:
-        if base.endswith(suffix):
-            return suffix
-    return os.path.splitext(base)[1]  # noqa: PTH122 - a string, maybe of an address
-
-
-def member_of(name: str) -> str:
-    return name.rpartition("!")[2]
+    return next((s for s in TAR_SUFFIXES if base.endswith(s)), os.path.splitext(base)[1])  # noqa: PTH122 - no path
 
 
 def readable(name: str) -> str:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from inlay.errors import InlayError, UsageError, require
 from inlay.files import PART, atomic
@@ -38,55 +38,61 @@ def is_address(place: str) -> bool:
 
 
 def filesystem(address: str) -> tuple[Any, str]:
-    """An fsspec file system and the path in it; what is wrong with an address is said in one line."""
+    """The fsspec file system of a path or address, and the path in it."""
     fsspec = require("fsspec", extra="scale")
     try:
         return fsspec.core.url_to_fs(address)
     except (ImportError, ValueError, OSError) as error:
-        raise UsageError(f"{address}: cannot be opened: {_first_line(error)}") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{address}: cannot be opened: {reason}; give a path, or an address fsspec knows") from error
+
+
+@contextmanager
+def open_bytes(place: str) -> Iterator[IO[bytes]]:
+    """A binary file one can seek in; its file system is held while it is open, since that of an archive would close."""
+    fs, path = filesystem(place)
+    with fs.open(path, "rb") as file:
+        yield file
 
 
 def open_store(place: str) -> Store:
-    return RemoteStore(place) if is_address(place) else Store(place)
+    return Store(place) if is_address(place) else FolderStore(place)
 
 
 class Store:
-    """A folder. What is written goes beside its name, to disk, and only then to its name."""
+    """An fsspec address. Files are made here and put there whole; an object store shows an object once it is whole."""
 
     def __init__(self, place: str) -> None:
-        self.place = place
-        self.root = Path(place.removeprefix("file://"))
+        self.place = place.rstrip("/") or place
+        self.fs, self.base = filesystem(self.place)
 
     def __str__(self) -> str:
         return self.place
 
+    def path(self, name: str) -> str:
+        return f"{self.base}/{name}"
+
     def prepare(self) -> None:
         """Make the folder."""
-        if self.root.exists() and not self.root.is_dir():
-            raise UsageError(f"{self.root} is a file; give a folder")
-        with self.writing(self.place):
-            self.root.mkdir(parents=True, exist_ok=True)
+        with self.writing(self.place), contextlib.suppress(NotImplementedError):
+            self.fs.makedirs(self.base, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove what an interrupted job left half-written; only who holds the lock may."""
-        with self.writing(self.place):
-            for folder in (self.root, self.root / SHARDS, self.root / JOB):
-                for pattern in LEFTOVERS:
-                    for path in folder.glob(pattern):
-                        path.unlink(missing_ok=True)
+        """Remove what an interrupted job left half-written: nothing ever is."""
 
     def has_files(self) -> bool:
-        return self.root.is_dir() and any(self.root.iterdir())
+        return bool(self.fs.exists(self.base) and self.fs.ls(self.base, detail=False))
 
     def size(self, name: str) -> int | None:
         try:
-            return (self.root / name).stat().st_size
+            self.fs.invalidate_cache()
+            return self.fs.info(self.path(name))["size"]
         except FileNotFoundError:
             return None
 
     def read_text(self, name: str) -> str | None:
         try:
-            return (self.root / name).read_text(encoding="utf-8")
+            return self.fs.cat_file(self.path(name)).decode("utf-8")
         except FileNotFoundError:
             return None
 
@@ -97,19 +103,20 @@ class Store:
     def note(self, name: str, text: str) -> None:
         """A remark that may be lost: not brought to disk."""
         with self.writing(name):
-            (self.root / name).write_text(text, encoding="utf-8")
+            self.fs.pipe_file(self.path(name), text.encode())
 
     def remove(self, name: str) -> None:
-        (self.root / name).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(self.path(name))
 
     @contextmanager
     def written(self, name: str) -> Iterator[Path]:
         """A path to write to; it becomes `name` when the block ends well, and nothing stays if it does not."""
-        final = self.root / name
-        with self.writing(name):
-            final.parent.mkdir(parents=True, exist_ok=True)
-            with atomic(final, durable=True) as part:
-                yield part
+        with tempfile.TemporaryDirectory(prefix="inlay-") as folder, self.writing(name):
+            part = Path(folder) / Path(name).name
+            yield part
+            self.fs.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
+            self.fs.put_file(str(part), self.path(name))
 
     @contextmanager
     def writing(self, name: str) -> Iterator[None]:
@@ -120,6 +127,40 @@ class Store:
                 f"cannot write {name} in {self.place}: {error.strerror or error}; nothing of it was kept: "
                 "see to it and run the same command again to go on"
             ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One job at a time; but object stores have no locks: two jobs write the same bytes twice, and lose nothing."""
+        yield
+
+
+class FolderStore(Store):
+    """A local folder. What is written goes beside its name, to disk, and only then to its name."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.root = Path(place.removeprefix("file://"))
+
+    def prepare(self) -> None:
+        if self.root.exists() and not self.root.is_dir():
+            raise UsageError(f"{self.root} is a file; give a folder")
+        super().prepare()
+
+    def clear(self) -> None:
+        """Remove what an interrupted job left half-written; only who holds the lock may."""
+        with self.writing(self.place):
+            for folder in (self.root, self.root / SHARDS, self.root / JOB):
+                for pattern in LEFTOVERS:
+                    for path in folder.glob(pattern):
+                        path.unlink(missing_ok=True)
+
+    @contextmanager
+    def written(self, name: str) -> Iterator[Path]:
+        final = self.root / name
+        with self.writing(name):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with atomic(final, durable=True) as part:
+                yield part
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -141,61 +182,3 @@ class Store:
             except OSError:  # a file system without locks
                 pass
             yield
-
-
-class RemoteStore(Store):
-    """An fsspec address. Files are made here and put there whole; an object store shows an object once it is whole."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place.rstrip("/")
-        self.fs, self.base = filesystem(self.place)
-
-    def path(self, name: str) -> str:
-        return f"{self.base}/{name}"
-
-    def prepare(self) -> None:
-        with self.writing(self.place), contextlib.suppress(NotImplementedError):
-            self.fs.makedirs(self.base, exist_ok=True)
-
-    def clear(self) -> None:
-        """Nothing is ever half-written there."""
-
-    def has_files(self) -> bool:
-        return bool(self.fs.exists(self.base) and self.fs.ls(self.base, detail=False))
-
-    def size(self, name: str) -> int | None:
-        try:
-            self.fs.invalidate_cache()
-            return self.fs.info(self.path(name))["size"]
-        except FileNotFoundError:
-            return None
-
-    def read_text(self, name: str) -> str | None:
-        try:
-            return self.fs.cat_file(self.path(name)).decode("utf-8")
-        except FileNotFoundError:
-            return None
-
-    def note(self, name: str, text: str) -> None:
-        with self.writing(name):
-            self.fs.pipe_file(self.path(name), text.encode())
-
-    def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.fs.rm_file(self.path(name))
-
-    @contextmanager
-    def written(self, name: str) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="inlay-") as folder, self.writing(name):
-            part = Path(folder) / Path(name).name
-            yield part
-            self.fs.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
-            self.fs.put_file(str(part), self.path(name))
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        yield  # object stores have no locks; two jobs would write the same bytes twice, and lose nothing
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

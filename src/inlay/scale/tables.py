@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A list or table of videos in, local or by address; its rows out: a path, and a caption where there is one."""
+"""The rows of a list or table of videos, local or by address: a path, and a caption where there is one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError, require
-from inlay.scale.store import filesystem, is_address
+from inlay.scale.store import open_bytes
 
 PATH_COLUMNS = ("path", "video", "video_path", "file", "file_name", "filename", "url")
 CAPTION_COLUMNS = ("caption", "text", "prompt", "description")
@@ -25,14 +25,9 @@ class TableRow:
 
 
 def read_bytes(place: str) -> bytes:
-    if is_address(place):
-        fs, path = filesystem(place)
-        try:
-            return fs.cat_file(path)
-        except OSError as error:
-            raise UsageError(f"{place}: cannot be read: {error}") from error
     try:
-        return Path(place.removeprefix("file://")).read_bytes()
+        with open_bytes(place) as file:
+            return file.read()
     except OSError as error:
         raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from error
 
@@ -72,19 +67,18 @@ def json_rows(place: str) -> Iterator[dict[str, Any]]:
 
 
 def parquet_rows(place: str) -> Iterator[dict[str, Any]]:
-    arrow = require("pyarrow", extra="scale")
-    parquet = require("pyarrow.parquet", extra="scale")
+    arrow, parquet = require("pyarrow", extra="scale"), require("pyarrow.parquet", extra="scale")
+
+    def is_text(kind: Any) -> bool:
+        return arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_dictionary(kind)
+
     try:
         file = parquet.ParquetFile(io.BytesIO(read_bytes(place)))
-        wanted = [c for c in file.schema_arrow.names if _is_text(file.schema_arrow.field(c).type, arrow)]
+        wanted = [c for c in file.schema_arrow.names if is_text(file.schema_arrow.field(c).type)]
         for batch in file.iter_batches(columns=wanted):
             yield from batch.to_pylist()
     except arrow.ArrowException as error:
         raise UsageError(f"{place}: is not a Parquet table: {str(error).splitlines()[0]}") from error
-
-
-def _is_text(kind: Any, arrow: Any) -> bool:
-    return arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_dictionary(kind)
 
 
 TABLES: dict[str, Callable[[str], Iterator[dict[str, Any]]]] = {
@@ -100,30 +94,21 @@ TABLES: dict[str, Callable[[str], Iterator[dict[str, Any]]]] = {
 def read_table(place: str, *, path_column: str | None = None, caption_column: str | None = None) -> Iterator[TableRow]:
     """The rows in order; columns go by their usual names unless named."""
     reader = TABLES[Path(place.partition("::")[0]).suffix.lower()]
-    columns: tuple[str, str | None] | None = None
     for number, row in enumerate(reader(place), 1):
-        if columns is None:
-            columns = (
-                _column(place, row, path_column, PATH_COLUMNS, "path_column") or "",
-                _column(place, row, caption_column, CAPTION_COLUMNS, "caption_column", needed=False),
-            )
-        path, caption = row.get(columns[0]), row.get(columns[1]) if columns[1] else None
+        if number == 1:
+            path_name = _column(place, row, path_column, PATH_COLUMNS)
+            caption_name = _column(place, row, caption_column, CAPTION_COLUMNS)
+        if not path_name:
+            named = f"none of its columns ({', '.join(map(str, row))}) is called {', '.join(PATH_COLUMNS)}"
+            raise UsageError(f"{place}: {named}; name one", about="path_column")
+        path, caption = row.get(path_name), row.get(caption_name)
         if not path:
-            raise UsageError(f"{place}: row {number} has no {columns[0]}; give each row a path, or remove it")
+            raise UsageError(f"{place}: row {number} has no {path_name}; give each row a path, or remove it")
         yield TableRow(path=str(path), caption=str(caption) if caption not in (None, "") else None)
 
 
-def _column(
-    place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...], setting: str, *, needed: bool = True
-) -> str | None:
-    if given is not None:
-        if given not in row:
-            raise UsageError(f"{place}: has no column {given!r}; it has {', '.join(map(str, row))}")
-        return given
-    found = next((name for name in usual if name in row), None)
-    if found is None and needed:
-        raise UsageError(
-            f"{place}: none of its columns ({', '.join(map(str, row))}) is called {', '.join(usual)}; name one",
-            about=setting,
-        )
-    return found
+def _column(place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...]) -> str:
+    """The column that is named, or the first with a usual name; empty where there is none."""
+    if given is not None and given not in row:
+        raise UsageError(f"{place}: has no column {given!r}; it has {', '.join(map(str, row))}")
+    return given or next((name for name in usual if name in row), "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A WebDataset tar in, the videos in it out: where each lies, and its caption; and the brace notation for many tars."""
+"""The videos in a WebDataset tar, where each lies, and its caption; and the brace notation for many tars."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from inlay.errors import VideoError
-from inlay.scale.store import filesystem, is_address
+from inlay.scale.store import open_bytes
 
 TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar")
 CAPTION_SUFFIXES = ("txt", "caption", "text")
@@ -51,18 +49,6 @@ def braces(pattern: str) -> list[str]:
     first, last = found.groups()
     numbers = (f"{n:0{len(first)}d}" for n in range(int(first), int(last) + 1))
     return [name for n in numbers for name in braces(pattern[: found.start()] + n + pattern[found.end() :])]
-
-
-@contextmanager
-def open_bytes(address: str) -> Iterator[IO[bytes]]:
-    """Holds on to the file system while the file is open: that of an archive closes the archive when it is let go."""
-    if is_address(address):
-        fs, path = filesystem(address)
-        with fs.open(path, "rb") as file:
-            yield file
-        return
-    with Path(address.removeprefix("file://")).open("rb") as file:
-        yield file
 
 
 def members(address: str, suffixes: tuple[str, ...]) -> Iterator[Member]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and pipes in, `Video` out, and back: decode, encode, resize, crop, frame rate and times; clips made by code."""
+"""Video files and pipes to frames and back: decode, encode, resize, crop, frame rate and times; clips made by code."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_DOORS = {  # public name -> the module that holds it; opened on first use, and PyAV only when a file is
+_LAZY = {  # public name -> its module, imported on first use
     "Geometry": "inlay.video.geometry",
     "VideoReader": "inlay.video.reader",
     "open_video": "inlay.video.reader",
@@ -35,13 +36,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     if name == "synthetic":
         return import_module("inlay.video.synthetic")
-    if name not in _DOORS:
+    if name not in _LAZY:
         raise AttributeError(f"module 'inlay.video' has no attribute {name!r}")
-    return getattr(import_module(_DOORS[name]), name)
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes and textures in, a painted picture out: signed distances for edges, value noise for surfaces.
+"""Paint pictures by code: signed distances for edges, value noise for surfaces.
 
 Lengths are in units of the picture's height, u to the right and v down, so that a scene looks the same at any size.
 """

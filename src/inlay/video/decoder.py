@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An `Input` in, decoded frames out, one by one; damage is an error, or with keep_going a note."""
+"""Decode the frames of an `Input`, one by one; damage is an error, or with keep_going a note."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Decoder:
             log.warning(self.damage)
 
     def _packets(self) -> Iterator[Packet | None]:
-        """All packets; the last one, empty or None, makes the decoder hand out the frames it still holds."""
+        """All packets; the last one, empty or None, makes the decoder give the frames it still holds."""
         packets = self.container.demux(self.stream)
         while True:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wished-for size in, a plan out: how a frame is resized and where it is cropped."""
+"""How a frame is resized, and where it is cropped, for the size that is wanted."""
 
 from __future__ import annotations
 
@@ -94,10 +94,3 @@ class Geometry:
                 return w, max(h, round(height * w / width))
             return max(w, round(width * h / height)), h
         return width, height
-
-
-def as_geometry(size: Geometry | str | None) -> Geometry:
-    """The forms a caller may write a size in."""
-    if size is None:
-        return Geometry()
-    return Geometry.parse(size) if isinstance(size, str) else size

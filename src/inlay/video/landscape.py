@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A width and a seed in, a painted landscape out: three layers, between which things may pass, and the things.
+"""The landscape of the demo clip: three layers, between which things may pass.
 
 Every painter takes a canvas; see `canvas` for the units. The railway lies at v = RAIL, the path's middle at v = PATH.
 """

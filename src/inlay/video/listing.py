@@ -90,13 +90,10 @@ def videos_below(root: Path, purpose: Purpose = MEASURING) -> tuple[tuple[str, P
     found = [(str(p.relative_to(root).with_suffix("")), p) for p in files]
     if purpose.frame_folders:
         folders = {p.parent for p in root.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES} - {root}
-        found += [(str(p.relative_to(root)), p) for p in folders if not _is_result(p)]
+        # what a study drew may lie among the videos, and is none of them
+        drawn = {p for p in folders if p.name in ("films", "figures") and (p.parent / "records").is_dir()}
+        found += [(str(p.relative_to(root)), p) for p in folders - drawn]
     return purpose.sort(found)
-
-
-def _is_result(folder: Path) -> bool:
-    """Whether a study drew these pictures: its output may lie among the videos, and is none of them."""
-    return folder.name in ("films", "figures") and (folder.parent / "records").is_dir()
 
 
 def list_folder(root: Path, split: str, purpose: Purpose) -> Listing:
@@ -271,10 +268,10 @@ def _listed(root: Path, name: str, split: str | None, purpose: Purpose) -> Listi
 
 def guess_layout(root: Path, purpose: Purpose = MEASURING) -> str:
     """Tell which layout a place has, from the files that mark it."""
-    if root.is_file():
-        return "tokenbench" if "tokenbench" in purpose.layouts and _is_tokenbench(root) else "list"
-    if "tokenbench" in purpose.layouts and _is_tokenbench(root / "list.txt"):
+    if "tokenbench" in purpose.layouts and _is_tokenbench(root if root.is_file() else root / "list.txt"):
         return "tokenbench"
+    if root.is_file():
+        return "list"
     if "davis" in purpose.layouts and _is_davis(root):
         return "davis"
     if _first(root, "trainlist01.txt") or (root / "UCF-101").is_dir():
@@ -304,15 +301,9 @@ def _entries(path: Path) -> list[str]:
 
 
 def _look_up(rows: list[str], root: Path, purpose: Purpose) -> Listing:
-    found: list[tuple[str, Path]] = []
-    absent: list[str] = []
-    for row in rows:
-        place = root / row
-        if purpose.is_video(place):
-            found.append((row.removesuffix(place.suffix), place))
-        else:
-            absent.append(row)
-    return Listing(videos=tuple(found), absent=tuple(absent))
+    there = {row: purpose.is_video(root / row) for row in rows}
+    found = tuple((row.removesuffix(Path(row).suffix), root / row) for row in rows if there[row])
+    return Listing(videos=found, absent=tuple(row for row in rows if not there[row]))
 
 
 def _first(root: Path, name: str) -> Path | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first bytes of a file in, the size it promises out: how a copy that was cut short is told from a whole one."""
+"""The size that a file states in its first bytes, by which a copy that was cut short is known."""
 
 from __future__ import annotations
 

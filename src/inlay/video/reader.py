@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A video file or pipe in, chunks of `Video` out: upright, RGB, every frame at its time, in bounded memory."""
+"""Read a video file or pipe in chunks: upright, RGB, every frame at its time, in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain, islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from inlay.errors import UsageError, VideoError
 from inlay.video.decoder import Decoder, video_stream
 from inlay.video.frames import Video, join_videos
-from inlay.video.geometry import Geometry, as_geometry
+from inlay.video.geometry import Geometry
 from inlay.video.pixels import Converter
 from inlay.video.source import Input, Source
 from inlay.video.timing import UNTIMED, Clock, on_grid, packet_seconds, rate_of, stated_rates
@@ -24,11 +23,16 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
 CHUNK = 33
-join = join_videos  # under this name for inlay.web
 
 
 class VideoReader:
-    """An open video. Made by `open_video`; a context manager; its frames can be walked over once.
+    """An open video: a context manager whose frames can be walked over once. Errors show here, not at the first chunk.
+
+    Args:
+        source: a path, `"-"` (standard input), an address or a binary file object.
+        size: a `Geometry`, or what `Geometry.parse` reads.
+        start, frames, interval: take every `interval`-th frame from `start` on, `frames` of them.
+        keep_going: use what a damaged file still holds.
 
     `width`, `height` and `fps` are those of the chunks; `frames` is how many to expect, None where a pipe does not say;
     `constant` whether the rate is; `damage`, with keep_going, what was wrong with the part walked over so far.
@@ -44,10 +48,13 @@ class VideoReader:
         interval: int = 1,
         keep_going: bool = False,
     ) -> None:
-        _check_span(start, frames, interval)
-        geometry = as_geometry(size)
+        if start < 0 or interval < 1 or (frames is not None and frames < 1):
+            got = f"got start={start}, frames={frames}, interval={interval}"
+            raise UsageError(f"start counts from 0, frames and interval from 1; {got}")
+        geometry = Geometry.parse(size) if isinstance(size, str) else size or Geometry()
         self._span = slice(start, None if frames is None else start + (frames - 1) * interval + 1, interval)
         self._input = Input(source)
+        self.name = self._input.name
         self._decoder: Decoder | None = None
         try:
             seconds = self._scan() if self._input.seekable else np.zeros(0)
@@ -56,6 +63,7 @@ class VideoReader:
             timed = self._timed(self._decoder)
             first = next(timed)  # an undecodable file is refused here, before any weights are loaded
             self._convert = Converter(first[1], self._decoder.stream.metadata, geometry, self.name)
+            self.width, self.height = self._convert.width, self._convert.height
             self._selected = self._select(chain([first], timed))
         except BaseException:
             self.close()
@@ -76,9 +84,7 @@ class VideoReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Video]:
@@ -86,18 +92,6 @@ class VideoReader:
 
     def __repr__(self) -> str:
         return f"VideoReader({self.name!r}, {self.width}x{self.height}, fps={float(self.fps):g})"
-
-    @property
-    def name(self) -> str:
-        return self._input.name
-
-    @property
-    def width(self) -> int:
-        return self._convert.width
-
-    @property
-    def height(self) -> int:
-        return self._convert.height
 
     @property
     def damage(self) -> str | None:
@@ -142,21 +136,7 @@ class VideoReader:
             yield time, frame
 
 
-def open_video(
-    source: Source,
-    *,
-    size: Geometry | str | None = None,
-    start: int = 0,
-    frames: int | None = None,
-    interval: int = 1,
-    keep_going: bool = False,
-) -> VideoReader:
-    """Open a path, `"-"` (standard input) or a binary file object; errors show here, not at the first chunk.
-
-    `size` is a `Geometry` or what `Geometry.parse` reads. `start`, `frames` and `interval` choose every `interval`-th
-    frame from `start` on, `frames` of them. `keep_going` uses what a damaged file still holds.
-    """
-    return VideoReader(source, size=size, start=start, frames=frames, interval=interval, keep_going=keep_going)
+open_video = VideoReader
 
 
 def read_video(
@@ -171,10 +151,3 @@ def read_video(
     """The whole video, or the part asked for, in memory; the arguments are those of `open_video`."""
     with open_video(source, size=size, start=start, frames=frames, interval=interval, keep_going=keep_going) as reader:
         return join_videos(list(reader.chunks()))
-
-
-def _check_span(start: int, frames: int | None, interval: int) -> None:
-    if start < 0 or interval < 1 or (frames is not None and frames < 1):
-        raise UsageError(
-            f"start counts from 0, frames and interval from 1; got start={start}, frames={frames}, interval={interval}"
-        )

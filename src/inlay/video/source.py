@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A path, a pipe, an address or a file object in, an open PyAV container out; and the name by which errors call it."""
+"""Open a path, a pipe, an address or a file object as a PyAV container, and name it in errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -49,12 +50,9 @@ class Tap:
         self.ended = False
 
     def read(self, size: int = -1) -> bytes:
-        if self.count < len(self.head):
-            data = (
-                self.head[self.count : self.count + size] if size >= 0 else self.head[self.count :] + self.stream.read()
-            )
-        else:
-            data = self.stream.read(size)
+        data = self.head[self.count :] if size < 0 else self.head[self.count : self.count + size]
+        if size < 0 or not data:
+            data += self.stream.read(size)
         self.count += len(data)
         self.ended = self.ended or (not data and size != 0)
         return data
@@ -83,7 +81,7 @@ class Input:
     """An input that is there, is not empty, and can be opened as a container: twice, if it can seek."""
 
     def __init__(self, source: Source) -> None:
-        self._closing: list[Any] = []
+        self._closing = ExitStack()
         self.tap: Tap | SeekableTap | None = None
         self.path: Path | None = None
         self._promised: int | None = None
@@ -144,8 +142,7 @@ class Input:
         return f"its header promises {self._promised:,} bytes or more, {have:,} are there"
 
     def close(self) -> None:
-        while self._closing:
-            self._closing.pop().close()
+        self._closing.close()
 
     def _take_path(self, path: Path) -> None:
         try:
@@ -158,10 +155,9 @@ class Input:
                     self._measure(file, path.stat().st_size)
                 self.path = path
                 return
-            pipe = path.open("rb")
+            pipe = self._closing.enter_context(path.open("rb"))
         except (OSError, ValueError) as error:
-            raise VideoError(f"{self.name}: cannot be opened: {_reason(error)}") from error
-        self._closing.append(pipe)
+            raise VideoError(f"{self.name}: cannot be opened: {reason(error)}") from error
         self._take_stream(pipe)
 
     def _take_stream(self, stream: BinaryIO) -> None:
@@ -178,7 +174,7 @@ class Input:
                 self.tap = Tap(stream, head)
                 self._measure(io.BytesIO(head), len(head))
         except OSError as error:
-            raise VideoError(f"{self.name}: cannot be read: {_reason(error)}") from error
+            raise VideoError(f"{self.name}: cannot be read: {reason(error)}") from error
 
     def _measure(self, file: Any, size: int) -> None:
         """Once and at the start: later the place in the file is the decoder's."""
@@ -193,8 +189,7 @@ class Input:
 
     def _spool(self, head: bytes, stream: BinaryIO) -> SeekableTap:
         # an mp4 whose table of contents comes last cannot be decoded from a pipe; disk keeps the memory bounded
-        spool = tempfile.TemporaryFile(prefix="inlay-")  # noqa: SIM115 - closed in close()
-        self._closing.append(spool)
+        spool = self._closing.enter_context(tempfile.TemporaryFile(prefix="inlay-"))  # noqa: SIM115
         spool.write(head)
         shutil.copyfileobj(stream, spool, 1 << 20)
         spool.seek(0)
@@ -207,7 +202,7 @@ class Input:
         av = pyav()
         if isinstance(error, av.error.InvalidDataError | EOFError | ValueError):
             return f"{self.name}: not a video this build of PyAV can read; check it with: ffprobe, or convert it to mp4"
-        return f"{self.name}: cannot be opened: {_reason(error)}"
+        return f"{self.name}: cannot be opened: {reason(error)}"
 
 
 def is_address(source: str) -> bool:
@@ -222,5 +217,6 @@ def _read_fully(stream: Any, size: int) -> bytes:
     return parts.getvalue()
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What an error of PyAV or the system says, in one line."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

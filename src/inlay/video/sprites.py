@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A place and a canvas in, a moving thing painted out: the train, the ball and the sails of the mill."""
+"""The moving things of the demo clip: the train, the ball and the sails of the mill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from inlay.video.canvas import Array, Canvas, colour, disc, inside, mix, noise, slab, smoothstep
 from inlay.video.landscape import HUB, PATH, RAIL
 
-TRAIN_LENGTH = 0.74
 BALL_RADIUS = 0.062
 _WHITE = colour(250, 246, 238)
 _STRIPES = np.stack([colour(226, 64, 54), _WHITE, colour(244, 186, 58), _WHITE, colour(52, 118, 190), _WHITE])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and a seed in, clips made by code out, the same ones every time: for the demo, the docs and the tests."""
+"""Clips made by code, the same ones every time: for the demo, the docs and the tests."""
 
 from __future__ import annotations
 
@@ -123,11 +123,9 @@ def _view(layer_HWC: Array, left: int, width: int) -> Array:
     return sum(parts[1:], parts[0]) / np.float32(len(parts))
 
 
-def _bounce(distance: int, room: int) -> int:
-    if room == 0:
-        return 0
-    place = distance % (2 * room)
-    return min(place, 2 * room - place)
+def _bounce(distance: int, span: int) -> int:
+    place = distance % max(2 * span, 1)
+    return min(place, 2 * span - place)
 
 
 def _video(pictures: list[Array]) -> Video:

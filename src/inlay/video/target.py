@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A path to write to in, the container for it out; refused before any work is done."""
+"""Check the path a video is to be written to, before any work is done."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presentation times in, a frame rate out, and whether it is constant."""
+"""The frame rate behind presentation times, and whether it is constant."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 FALLBACK_FPS = Fraction(25)
-UNTIMED = {
-    "avi"
-}  # containers that store frames at one rate and no times; what the demuxer makes up is in decoding order
+UNTIMED = {"avi"}  # containers of frames at one rate and no times; those of the demuxer are in decoding order
 _LEAP = 1.0  # seconds back: no jitter, but a stream that starts anew
 _MOST_FPS = 10_000  # beyond this a "rate" is the clock of a stream that states none
 

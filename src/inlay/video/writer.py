@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Video` or chunks of it in, an H.264 file or pipe out: whole or not at all, every frame at its time."""
+"""Write an H.264 file or pipe: whole or not at all, every frame at its time."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from inlay.errors import ConfigError, ShapeError, UsageError, VideoError
 from inlay.files import part_beside
 from inlay.video.frames import Video
 from inlay.video.pixels import careful_bicubic
-from inlay.video.source import pyav
+from inlay.video.source import pyav, reason
 from inlay.video.target import CONTAINERS, STDOUT, check_target
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class VideoWriter:
 
     def _start(self) -> None:
         av = pyav()
-        try:
+        with self._explained("written"):
             if self.path == STDOUT:
                 self._container = av.open(_Pipe(), "w", format="mp4", options={"movflags": _FRAGMENTS})
             else:
@@ -100,9 +100,15 @@ class VideoWriter:
                 self._container = av.open(f"file:{self._part}", "w", format=kind, options=options)
             self._open = True
             self._stream = self._add_stream()
-        except (av.FFmpegError, OSError, ValueError) as error:
+
+    @contextlib.contextmanager
+    def _explained(self, done: str) -> Iterator[None]:
+        """Whatever PyAV or the system raises as one line, and nothing left behind."""
+        try:
+            yield
+        except (pyav().FFmpegError, OSError, ValueError) as error:
             self.abandon()
-            raise VideoError(f"{self.path}: cannot be written: {_reason(error)}") from error
+            raise VideoError(f"{self.path}: cannot be {done}: {reason(error)}") from error
 
     def _add_stream(self) -> VideoStream:
         how = self._coding
@@ -117,9 +123,7 @@ class VideoWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -150,15 +154,13 @@ class VideoWriter:
             self.abandon()
             raise VideoError(f"{self.path}: there is no frame to write")
         self._encode(None)
-        av = pyav()
         try:
-            self._open = False
-            self._container.close()
-            if self.path != STDOUT:
-                check_target(self.path, force=self._force)  # it may have come into being since
-                self._part.replace(self.path)
-        except (av.FFmpegError, OSError) as error:
-            raise VideoError(f"{self.path}: cannot be finished: {_reason(error)}") from error
+            with self._explained("finished"):
+                self._open = False
+                self._container.close()
+                if self.path != STDOUT:
+                    check_target(self.path, force=self._force)  # it may have come into being since
+                    self._part.replace(self.path)
         finally:
             self.abandon()
 
@@ -188,24 +190,17 @@ class VideoWriter:
         return frame
 
     def _encode(self, frame: VideoFrame | None) -> None:
-        av = pyav()
-        try:
+        with self._explained("written"):
             for packet in self._stream.encode(frame):
                 self._container.mux(packet)
-        except (av.FFmpegError, OSError, ValueError) as error:
-            self.abandon()
-            raise VideoError(f"{self.path}: cannot be written: {_reason(error)}") from error
 
 
 class _Pipe:
     """Standard output without seek and close, so that the muxer streams and the pipe stays ours."""
 
-    def __init__(self) -> None:
-        self._stream = sys.stdout.buffer
-
     def write(self, data: Any) -> int:
-        written = self._stream.write(data)
-        self._stream.flush()
+        written = sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
         return written
 
 
@@ -229,15 +224,6 @@ def write_video(
         raise UsageError(f"{path}: there are no chunks to write")
     rate = first.fps if fps is None else Fraction(fps)
     with VideoWriter(path, rate, first.width, first.height, lossless=lossless, crf=crf, force=force) as writer:
-        for chunk in _and_rest(first, chunks):
+        for chunk in chain((first,), chunks):
             writer.write(chunk if fps is None else Video(frames=chunk.frames, fps=rate))
     return writer.path
-
-
-def _and_rest(first: Video, rest: Iterable[Video]) -> Iterable[Video]:
-    yield first
-    yield from rest
-
-
-def _reason(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

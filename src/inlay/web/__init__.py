@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos and token files of visitors in, a page that shows masks, reconstructions and numbers out."""
+"""The web page: visitors drop in videos and token files, and see masks, reconstructions and numbers."""
 
 from __future__ import annotations
 
 from inlay.web.limits import Limits
-from inlay.web.server import ServeConfig, serve
+from inlay.web.server import ServeConfig, running
 
-__all__ = ["Limits", "ServeConfig", "serve"]
+__all__ = ["Limits", "ServeConfig", "running"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a visitor does in, what the page shows next out: plain functions, with no knowledge of Gradio."""
+"""What the page shows after each thing a visitor does: plain functions, with no knowledge of Gradio."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from inlay.errors import InlayError, UsageError
 from inlay.tokenizer import Tokenizer
-from inlay.web import showing
+from inlay.web import render
 from inlay.web.clips import built_in
 from inlay.web.limits import Limits
 from inlay.web.session import Advance, Session
-from inlay.web.sessions import Desk
+from inlay.web.sessions import Sessions
 
 BY_TAU, BY_KEEP = "threshold (tau)", "keep rate"
 log = logging.getLogger(__name__)
@@ -45,18 +45,19 @@ class View:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Actions:
-    """One for the whole server: the model, the limits and the desk of sessions."""
+    """One for the whole server: the model, the limits and the sessions."""
 
     tokenizer: Tokenizer
-    desk: Desk
+    sessions: Sessions
     limits: Limits
     uploads: Path = field(default_factory=Path)  # where the files of visitors lie; others are not opened
 
     @property
     def fills(self) -> list[str]:
         """Those to choose between: the best LIT at hand, and the two without weights."""
-        default = self.tokenizer.filler.default
-        return [name for name in showing.FILL_NAMES if name in {default, "hold", "linear", *_best(self.tokenizer)}]
+        filler = self.tokenizer.filler
+        best = next((name for name in ("lit", "lit-paper") if name in filler.lits), "hold")
+        return [name for name in render.FILL_NAMES if name in {filler.default, "hold", "linear", best}]
 
     def pick(self, visitor: str | None, name: str, fill: str, advance: Advance) -> View:
         def work(session: Session) -> str:
@@ -100,20 +101,21 @@ class Actions:
         def work(session: Session) -> str:
             if not self._decode(session, fill, advance):
                 return "The mask has changed meanwhile; reconstruct once more."
-            return f"Reconstructed with {showing.FILL_NAMES[fill]}. Choose another fill and reconstruct to compare."
+            return f"Reconstructed with {render.FILL_NAMES[fill]}. Choose another fill and reconstruct to compare."
 
         return self._try(visitor, work, frame, fill)
 
     def look(self, visitor: str | None, frame: int, fill: str) -> View:
         """Another frame, or another fill that may have been reconstructed before."""
-        return self._try(visitor, lambda session: self._said(session, fill), frame, fill)
 
-    def _said(self, session: Session, fill: str) -> str:
-        if session.choice is None:
-            return f"This page takes videos {self.limits}."
-        if fill in session.results:
-            return f"Showing the reconstruction with {showing.FILL_NAMES[fill]}."
-        return f"Not reconstructed with {showing.FILL_NAMES.get(fill, fill)} yet."
+        def work(session: Session) -> str:
+            if session.choice is None:
+                return f"This page takes videos {self.limits}."
+            if fill in session.results:
+                return f"Showing the reconstruction with {render.FILL_NAMES[fill]}."
+            return f"Not reconstructed with {render.FILL_NAMES.get(fill, fill)} yet."
+
+        return self._try(visitor, work, frame, fill)
 
     def _loaded(self, session: Session) -> str:
         choice, video = session.choice, session.original
@@ -125,7 +127,7 @@ class Actions:
         """False: what was decoded is no longer what is shown."""
         result = session.reconstruct(self.tokenizer, fill, advance)
         advance(0.95, "Writing the film")
-        showing.write_film(result, session.film_place(fill))
+        render.write_film(result, session.film_place(fill))
         return session.results.get(fill) is result
 
     def _own(self, path: str | None) -> Path:
@@ -141,7 +143,7 @@ class Actions:
         self, visitor: str | None, work: Callable[[Session], str], frame: int, fill: str, *, anew: bool = False
     ) -> View:
         """Errors stay with the visitor who made them, as a line on the page; what was there before stays there."""
-        session = self.desk.of(visitor)
+        session = self.sessions.of(visitor)
         before = session.choice
         try:
             status = f'<p class="inlay-status" role="status">{escape(work(session))}</p>'
@@ -161,10 +163,10 @@ class Actions:
             frame = frames // 2 if anew else min(max(int(frame or 0), 0), max(frames - 1, 0))
             return View(
                 status=status,
-                panels=showing.panels(session, frame, fill),
-                strip=showing.mask_strip(session),
-                curve=showing.curve(session, frame),
-                table=showing.table(session),
+                panels=render.panels(session, frame, fill),
+                strip=render.mask_strip(session),
+                curve=render.curve(session, frame),
+                table=render.table(session),
                 frames=frames,
                 frame=frame,
                 tau=choice.tau if anew and choice is not None else None,
@@ -176,7 +178,3 @@ class Actions:
                 token_file=token_file,
                 film=film if film is not None and film.is_file() else None,
             )
-
-
-def _best(tokenizer: Tokenizer) -> tuple[str, ...]:
-    return next(((name,) for name in ("lit", "lit-paper") if name in tokenizer.filler.lits), ())

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An uploaded file in, a short clip out, or the reason why this page does not take it."""
+"""What the page takes from visitors, and the clip of an upload, or the reason why it is not taken."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inlay.errors import ConfigError, TokenFileError, UsageError, VideoError
-from inlay.video.frames import Video
+
+if TYPE_CHECKING:
+    from inlay.video.frames import Video
 
 MB = 1 << 20
 MOST_RATE = 60  # frames a second; a clip of many more is as dear as a long one
@@ -26,16 +30,15 @@ SIGNATURES: tuple[tuple[int, bytes], ...] = (  # (offset, bytes): files that hol
 class Limits:
     """What one visitor may ask for."""
 
-    max_mb: float = field(default=64.0, metadata={"help": "size of an upload"})
-    max_seconds: float = field(default=10.0, metadata={"help": "length of a video"})
-    max_side: int = field(default=1920, metadata={"help": "longest side of a video"})
-    side: int = field(default=256, metadata={"help": "short side worked at; larger videos are reduced to it"})
+    max_mb: float = field(default=64.0, metadata={"help": "Largest upload in megabytes."})
+    max_seconds: float = field(default=10.0, metadata={"help": "Longest video."})
+    max_side: int = field(default=1920, metadata={"help": "Longest side of a video."})
+    side: int = field(default=256, metadata={"help": "Short side worked at; larger videos are reduced to it."})
 
     def __post_init__(self) -> None:
         for name in ("max_mb", "max_seconds", "max_side", "side"):
             if not 0 < getattr(self, name) < math.inf:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} must be above 0 and finite; got {getattr(self, name):g}")
+                raise ConfigError(f"{name} must be above 0 and finite; got {getattr(self, name):g}", about=name)
 
     @property
     def max_bytes(self) -> int:
@@ -56,21 +59,15 @@ class Limits:
                 "or use the command line, which has no such limit"
             )
 
-    def check_video(self, name: str, *, width: int, height: int, frames: int | None, fps: float) -> None:
+    def check(self, name: str, holds: str, *, width: int, height: int, frames: int | None, fps: float) -> None:
+        """Of a video that lasts, or a token file that holds, so much: a few bytes may promise hours of black."""
         if max(width, height) > self.max_side:
             raise UsageError(
                 f"{name} is {width}x{height}, and this page takes at most {self.max_side} pixels on the longer side; "
                 "reduce it, or use the command line, which has no such limit"
             )
         if frames is not None and (frames / fps > self.max_seconds * 1.001 or frames > self.max_frames):
-            raise self.too_long(name, f"lasts {frames / fps:.1f} s ({frames:,} frames)")
-
-    def check_tokens(self, name: str, *, width: int, height: int, frames: int, fps: float) -> None:
-        """A file of a few bytes may promise hours of black."""
-        if max(width, height) > self.max_side:
-            raise UsageError(f"{name} holds {width}x{height}, and this page decodes at most {self.max_side} pixels")
-        if frames / fps > self.max_seconds * 1.001 or frames > self.max_frames:
-            raise self.too_long(name, f"holds {frames / fps:.1f} s ({frames:,} frames)")
+            raise self.too_long(name, f"{holds} {frames / fps:.1f} s ({frames:,} frames)")
 
     def too_long(self, name: str, found: str) -> UsageError:
         return UsageError(
@@ -94,32 +91,28 @@ def check_signature(path: Path) -> None:
 def read_clip(path: Path, limits: Limits, advance: Callable[[int, int | None], None] | None = None) -> Video:
     """The video of an upload, reduced to the side worked at; every limit is checked before its frames are read."""
     from inlay.video import Geometry, open_video
-    from inlay.video.reader import join
+    from inlay.video.frames import join_videos
 
     limits.check_bytes(path)
     check_signature(path)
     try:
         width, height = _stated_size(path)
-        limits.check_video(path.name, width=width, height=height, frames=None, fps=1.0)
+        limits.check(path.name, "lasts", width=width, height=height, frames=None, fps=1.0)
         size = Geometry(short_side=limits.side) if min(width, height) > limits.side else Geometry()
         with open_video(path, size=size) as reader:
-            limits.check_video(path.name, width=width, height=height, frames=reader.frames, fps=float(reader.fps))
-            return join(list(_counted(reader.chunks(), path.name, limits, reader.frames, advance)))
-    except VideoError as error:  # a visitor has no business with the place where uploads lie
-        raise VideoError(str(error).replace(str(path), path.name)) from error
+            limits.check(path.name, "lasts", width=width, height=height, frames=reader.frames, fps=float(reader.fps))
+            return join_videos(list(_counted(reader.chunks(), path.name, limits, reader.frames, advance)))
+    except VideoError as error:
+        raise VideoError(plain_reason(error, path)) from error
 
 
 def _stated_size(path: Path) -> tuple[int, int]:
     from inlay.video.decoder import video_stream
     from inlay.video.source import Input
 
-    source = Input(path)
-    try:
-        with source.container() as container:
-            stream = video_stream(container, path.name)
-            return stream.codec_context.width, stream.codec_context.height
-    finally:
-        source.close()
+    with closing(Input(path)) as source, source.container() as container:
+        stream = video_stream(container, path.name)
+        return stream.codec_context.width, stream.codec_context.height
 
 
 def _counted(
@@ -150,9 +143,9 @@ def open_token_file(path: Path, limits: Limits) -> None:
             info = reader.info
     except TokenFileError as error:
         raise TokenFileError(plain_reason(error, path)) from error
-    limits.check_tokens(path.name, width=info.width, height=info.height, frames=info.frames, fps=float(info.fps))
+    limits.check(path.name, "holds", width=info.width, height=info.height, frames=info.frames, fps=float(info.fps))
 
 
 def plain_reason(error: Exception, path: Path) -> str:
-    """An error without the folder."""
+    """An error without the folder: a visitor has no business with the place where uploads lie."""
     return str(error).replace(str(path), path.name)

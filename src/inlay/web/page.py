@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions in, a Gradio page out: which control calls which action, and where its view goes."""
+"""The Gradio page: which control calls which action, and where its view goes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import gradio as gr  # the server asks for it by name before it opens this file
 
 from inlay.web.actions import BY_KEEP, BY_TAU, Actions, View
 from inlay.web.clips import CLIPS
-from inlay.web.showing import EMPTY, FILL_NAMES
+from inlay.web.render import EMPTY, FILL_NAMES
 
 TITLE = "Inlay"
 LEAD = (
@@ -79,14 +80,11 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
     def ticker(progress: Any) -> Any:
         return lambda share, what: progress(min(share, 1.0), desc=what)
 
-    def pick(name: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
-        return [*_answer(actions.pick(request.session_hash, name, fill, ticker(progress))), None, None]
+    def loader(load: Callable[..., View]) -> Callable[..., list[Any]]:
+        def run(given: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
+            return [*_answer(load(request.session_hash, given, fill, ticker(progress))), None, None]
 
-    def upload(path: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
-        return [*_answer(actions.upload(request.session_hash, path, fill, ticker(progress))), None, None]
-
-    def tokens(path: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
-        return [*_answer(actions.upload_tokens(request.session_hash, path, fill, ticker(progress))), None, None]
+        return run
 
     def reconstruct(frame: int, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
         return _answer(actions.reconstruct(request.session_hash, frame, fill, ticker(progress)))
@@ -101,17 +99,17 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
         return _answer(actions.look(request.session_hash, frame, fill), LOOKED)
 
     def leave(request: gr.Request) -> None:
-        actions.desk.leave(request.session_hash)
+        actions.sessions.leave(request.session_hash)
 
     heavy = HEAVY | PRIVATE | {"show_progress_on": [p["panels"]]}
     sources = {
-        "clip": (p["clip"].input, pick),
-        "video": (p["video"].upload, upload),
-        "tokens": (p["tokens"].upload, tokens),
+        "clip": (p["clip"].input, actions.pick),
+        "video": (p["video"].upload, actions.upload),
+        "tokens": (p["tokens"].upload, actions.upload_tokens),
     }
-    for name, (event, action) in sources.items():  # a new source clears the other two
+    for name, (event, load) in sources.items():  # a new source clears the other two
         others = [p[other] for other in sources if other != name]
-        event(action, [p[name], p["fill"]], everything + others, **heavy)
+        event(loader(load), [p[name], p["fill"]], everything + others, **heavy)
     p["go"].click(reconstruct, [p["frame"], p["fill"]], everything, **heavy)
     masks = [p[name] for name in ("mode", "tau", "keep", "frame", "fill")]
     for control in (p["tau"], p["keep"]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests in, the harmless ones out: files only from the server's own folder, and nothing fetched from elsewhere."""
+"""Refuse requests for files outside the server's own folder, and for anything fetched from elsewhere."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FILE = "/file="
 SHUT = ("/proxy=", "/reverse_proxy", "/deep_link", "/monitoring", "/vibe", "/custom_component/")
 
 
-class Fence:
-    """A second wall around Gradio's own check, whose list of allowed places may change between releases."""
+class RequestFilter:
+    """A second check besides Gradio's own, whose list of allowed places may change between releases."""
 
     def __init__(self, app: App, *, folder: Path) -> None:
         self.app, self.folder = app, folder.resolve()

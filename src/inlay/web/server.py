@@ -1,36 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer and settings in, a running page out: its own folder, its own port, nothing sent anywhere."""
+"""Run the page: its own folder, its own port, nothing sent anywhere."""
 
 from __future__ import annotations
 
-import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inlay.errors import ConfigError, UsageError, require
-from inlay.tokenizer import Tokenizer
+from inlay.scale.workers import environment
 from inlay.web.limits import Limits
 
+if TYPE_CHECKING:
+    from inlay.tokenizer import Tokenizer
+
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_SHARE": "False"}
+LISTEN = "Where to listen; 0.0.0.0 lets the whole network in."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
     """Where the page is, and how many may use it."""
 
-    host: str = field(default="127.0.0.1", metadata={"help": "address to listen on; only this machine by default"})
-    port: int = field(default=7860, metadata={"help": "port; 0 takes a free one"})
-    waiting: int = field(default=16, metadata={"help": "requests that may wait in the queue"})
-    sessions: int = field(default=16, metadata={"help": "visitors whose clips are kept"})
+    host: str = field(default="127.0.0.1", metadata={"help": LISTEN, "metavar": "ADDRESS"})
+    port: int = field(default=7860, metadata={"help": "Port; 0 takes a free one."})
+    waiting: int = field(default=16, metadata={"help": "Requests that may wait in the queue."})
+    sessions: int = field(default=16, metadata={"help": "Visitors whose clips are kept."})
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError(f"a port is a number from 0 to 65535; got {self.port} (--port)")
+            raise ConfigError(f"a port is a number from 0 to 65535; got {self.port}", about="port")
         if self.waiting < 1 or self.sessions < 1:
             raise ConfigError(f"at least one visitor must fit; got {self.waiting} waiting, {self.sessions} sessions")
 
@@ -50,47 +53,34 @@ def free_port(config: ServeConfig) -> int:
             probe.bind(address)
         except OSError as error:
             raise UsageError(
-                f"cannot listen on {config.host}:{config.port} ({error.strerror}); "
-                "choose another --port, or 0 for a free one"
+                f"cannot listen on {config.host}:{config.port} ({error.strerror}); choose another port, or 0 for a "
+                "free one",
+                about="port",
             ) from error
         return probe.getsockname()[1]
 
 
-def serve(
-    tokenizer: Tokenizer,
-    config: ServeConfig,
-    limits: Limits,
-    *,
-    ready: Callable[[str], None],
-    wait: Callable[[Any], None],
-) -> None:
-    """Run until `wait` returns; `ready` is told the address. Every file is gone afterwards."""
-    with running(tokenizer, config, limits) as (page, address):
-        ready(address)
-        wait(page)
-
-
 @contextmanager
 def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterator[tuple[Any, str]]:
-    """The page while the context is open, and its address."""
+    """The page while the context is open, and its address; every file is gone afterwards."""
     port = free_port(config)
     with tempfile.TemporaryDirectory(prefix="inlay-serve-", ignore_cleanup_errors=True) as root:
         folder = Path(root).resolve()
-        with _environment(QUIET | {"GRADIO_TEMP_DIR": str(folder / "files")}):
+        with environment(QUIET | {"GRADIO_TEMP_DIR": str(folder / "files")}):
             require("gradio", extra="web")
             from inlay.web.actions import Actions
             from inlay.web.page import build
-            from inlay.web.sessions import Desk
+            from inlay.web.sessions import Sessions
 
             files = folder / "files"
             files.mkdir()
-            desk = Desk(files / "sessions", most=config.sessions)
-            page = build(Actions(tokenizer=tokenizer, desk=desk, limits=limits, uploads=files))
+            sessions = Sessions(files / "sessions", most=config.sessions)
+            page = build(Actions(tokenizer=tokenizer, sessions=sessions, limits=limits, uploads=files))
             try:
                 yield page, _launch(page, config, port, limits, files)
             finally:
                 page.close(verbose=False)
-                desk.close()
+                sessions.close()
 
 
 def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Path) -> str:
@@ -98,7 +88,7 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
     from starlette.middleware import Middleware
 
     from inlay.web.page import STYLE
-    from inlay.web.request_filter import Fence
+    from inlay.web.request_filter import RequestFilter
 
     plain = ["system-ui", "sans-serif"]  # fonts that every machine has: none is fetched
     page.queue(max_size=config.waiting, api_open=False)
@@ -119,22 +109,7 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
         state_session_capacity=config.sessions,
         theme=Default(primary_hue="blue", font=plain, font_mono=["ui-monospace", "monospace"]),
         css=STYLE.read_text(encoding="utf-8"),
-        app_kwargs={"middleware": [Middleware(Fence, folder=files)], "docs_url": None, "redoc_url": None},
+        app_kwargs={"middleware": [Middleware(RequestFilter, folder=files)], "docs_url": None, "redoc_url": None},
     )
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{port}/"
-
-
-@contextmanager
-def _environment(settings: dict[str, str]) -> Iterator[None]:
-    """Gradio reads these when it is imported and while it runs."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -77,11 +77,16 @@ class Session:
 
     def close(self) -> None:
         with self.lock:
-            if self.latents is not None:
-                self.latents.close()
-            self.original = self.latents = self.choice = self.token_file = None
-            self.results.clear()
+            self._take("", None, None, {})
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _take(self, name: str, original: Video | None, latents: WholeVideo | None, seconds: dict[str, float]) -> None:
+        """Put a clip in the place of the one before."""
+        if self.latents is not None:
+            self.latents.close()
+        self.name, self.original, self.latents, self.seconds = name, original, latents, seconds
+        self.choice = self.token_file = None
+        self.results.clear()
 
     # --- a clip comes in ---------------------------------------------------------------------------------------------
 
@@ -91,11 +96,7 @@ class Session:
         latents = WholeVideo.of(tokenizer, _pieces(video, advance))
         seconds = {"read": read_seconds, "encode": time.perf_counter() - start}
         with self.lock:
-            if self.latents is not None:
-                self.latents.close()
-            self.name, self.original, self.latents, self.seconds = name, video, latents, seconds
-            self.choice = self.token_file = None
-            self.results.clear()
+            self._take(name, video, latents, seconds)
             self.choose_tau(float(f"{latents.start:.4g}"))  # as a person would write it
 
     def load_file(self, tokenizer: Tokenizer, path: Path, limits: Limits, advance: Advance) -> None:
@@ -117,32 +118,29 @@ class Session:
             tokenizer.check(chunk.recipe, chunk.channels)
         choice = _choice(chunks, chunks[0].recipe.tau)
         with self.lock:
-            if self.latents is not None:
-                self.latents.close()
-            self.name, self.original, self.latents = path.name, None, None
-            self.seconds = {"read": time.perf_counter() - start}
+            self._take(path.name, None, None, {"read": time.perf_counter() - start})
             self.choice, self.token_file = choice, self._place(path.stem, ".inlay")
-            self.results.clear()
             shutil.copyfile(path, self.token_file)
 
     # --- masks -------------------------------------------------------------------------------------------------------
 
     def choose_tau(self, tau: float) -> Choice:
         """The mask at a threshold, from the cached latents alone."""
-        return self._choose(lambda latents: latents.tokens(latents.recipe(tau)), tau)
+        with self.lock:
+            latents = self._latents()
+            return self._choose(latents.tokens(latents.recipe(tau)), tau)
 
     def choose_keep(self, keep: float) -> Choice:
         """The mask that keeps at most this share of the cells, filled up to it exactly."""
         with self.lock:
             plan = self._latents().solve(Budget(keep=keep, exact=True))
-            return self._choose(lambda _: iter(plan), plan.recipe.tau)
+            return self._choose(iter(plan), plan.recipe.tau)
 
-    def _choose(self, tokens: Callable[[WholeVideo], Iterator[Tokens]], tau: float) -> Choice:
-        with self.lock:
-            self.choice = _choice(tuple(tokens(self._latents())), tau)
-            self.token_file = None
-            self.results.clear()
-            return self.choice
+    def _choose(self, chunks: Iterator[Tokens], tau: float) -> Choice:
+        self.choice = _choice(tuple(chunks), tau)
+        self.token_file = None
+        self.results.clear()
+        return self.choice
 
     def _latents(self) -> WholeVideo:
         if self.latents is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session names in, sessions out: a bounded number of them, the one unused for longest put away first."""
+"""The sessions of all visitors: a bounded number of them, the one unused for longest closed first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inlay.web.session import Session
 IDLE_SECONDS = 3600.0
 
 
-class Desk:
+class Sessions:
     """Everyone's sessions. Names come from browsers and never become parts of paths."""
 
     def __init__(self, folder: Path, *, most: int = 16, idle_seconds: float = IDLE_SECONDS) -> None:
@@ -31,7 +31,7 @@ class Desk:
         now = time.monotonic()
         with self._lock:
             session, _ = self._sessions.pop(name, (None, 0.0))
-            stale = self._stale(now, room=self.most - 1)
+            stale = self._stale(now, most=self.most - 1)
             if session is None:
                 folder = self.folder / secrets.token_hex(16)
                 folder.mkdir(mode=0o700, parents=True)
@@ -41,11 +41,11 @@ class Desk:
             old.close()
         return session
 
-    def _stale(self, now: float, *, room: int) -> list[Session]:
+    def _stale(self, now: float, *, most: int) -> list[Session]:
         gone = []
         while self._sessions:
             name, (session, used) = next(iter(self._sessions.items()))
-            if len(self._sessions) <= room and now - used < self.idle_seconds:
+            if len(self._sessions) <= most and now - used < self.idle_seconds:
                 break
             del self._sessions[name]
             gone.append(session)

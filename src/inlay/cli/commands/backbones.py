@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing in, a table of the backbones that have a name out: licence, size, strides, and which weights are here."""
+"""`inlay backbones`: the backbones that have a name, with licence, size, strides, and which weights are here."""
 
 from __future__ import annotations
 
@@ -24,13 +24,9 @@ def backbones(json: options.Json = False) -> None:
 
 
 def record(entry: Entry) -> dict[str, Any]:
-    return {
-        "about": entry.about,
-        "licence": entry.licence,
+    same = {name: getattr(entry, name) for name in ("about", "licence", "channels", "strides", "tau")}
+    return same | {
         "million_parameters": entry.million,
-        "channels": entry.channels,
-        "strides": entry.strides,
-        "tau": entry.tau,
         "repository": entry.source.repo if entry.source else None,
         "weights": weights_of(entry),
     }

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes in, warm timings of every stage on this machine out."""
+"""`inlay bench`: warm timings of every stage on this machine."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +14,7 @@ from inlay.cli.screen import Screen, plain
 
 
 def bench(
+    *,
     sizes: Annotated[
         str, typer.Option("--sizes", metavar="NAMES", help="256, 480p, 720p or HxW, with commas between.")
     ] = "256",
@@ -32,8 +35,7 @@ def bench(
     dtype: options.Dtype = "float32",
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Also write the record here.")] = None,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Time every stage on this machine.
 
@@ -50,15 +52,7 @@ def bench(
         frames=numbers(frames, "--frames"), batches=numbers(batches, "--batches"), paths=names(paths_),
         stages=names(stages),
     )  # fmt: skip
-    screen = Screen(json=json, quiet=quiet)
-    record = run(config, note=lambda text: None if json else screen.note(text))
+    record = run(config, note=lambda text: None if screen.json else screen.note(text))
     if out is not None:
-        _write(out, record)
+        Path(out).write_text(json.dumps(plain(record), indent=2) + "\n")
     screen.show(record, [("", line) for line in table(record).splitlines()])
-
-
-def _write(path: str, record: dict[str, object]) -> None:
-    import json
-    from pathlib import Path
-
-    Path(path).write_text(json.dumps(plain(record), indent=2) + "\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two videos in, their distance out: one number for each metric."""
+"""`inlay compare`: the distance of two videos, one number for each metric."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from inlay.errors import MissingError, UsageError, pick
 def compare(
     reference: Annotated[str, typer.Argument(metavar="A", help="The reference video.")],
     other: Annotated[str, typer.Argument(metavar="B", help="The video to judge.")],
+    *,
     metrics: Annotated[
         str, typer.Option("--metrics", metavar="NAMES", help="Names with commas between; an unknown one lists all.")
     ] = "psnr,ssim",
     size: options.Size = "keep",
     device: options.Device = "auto",
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Measure how close two videos are."""
     paths.input_video(reference)
@@ -30,19 +30,19 @@ def compare(
     if not names:
         raise UsageError("--metrics is empty; give names with commas between, as psnr,ssim")
 
-    from inlay.cli.passes import counted, open_clip
+    from inlay.cli.passes import counted
     from inlay.measure import METRICS, MeasureConfig
     from inlay.measure import compare as measure_pair
     from inlay.tokenizer import pick_device
+    from inlay.video import open_video
 
     for name in names:
         if not pick("metric", name, METRICS).per_video:
             raise UsageError(f"{name} compares sets of videos, not two; leave it out")
-    screen = Screen(json=json, quiet=quiet)
     config = MeasureConfig(device=str(pick_device(device)))
     with (
-        open_clip(reference, size=size) as a,
-        open_clip(other, size=size) as b,
+        open_video(reference, size=size) as a,
+        open_video(other, size=size) as b,
         screen.progress("comparing", a.frames) as advance,
     ):
         report = measure_pair(counted(a.chunks(), advance), b.chunks(), names, config=config)

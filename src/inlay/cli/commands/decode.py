@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token file in, a video out, chunk by chunk."""
+"""`inlay decode`: a token file back to a video, chunk by chunk."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ def decode(
         str | None,
         typer.Argument(metavar="OUT", help="Video, or - for standard output.  [default: <stem>.decoded.mp4]"),
     ] = None,
+    *,
     start_seconds: options.From = None,
     end_seconds: options.To = None,
     fill: options.Fill = None,
@@ -30,8 +32,7 @@ def decode(
     dtype: options.Dtype = "float32",
     keep_going: options.KeepGoing = False,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Turn a token file, or the seconds --from to --to of it, back into a video."""
     start = time.perf_counter()
@@ -40,17 +41,17 @@ def decode(
     paths.input_tokens(source)
     target = paths.output_video(out or paths.beside(source, ".decoded.mp4"), force=force, inputs=(source,))
 
-    from inlay.cli.model import Model
     from inlay.cli.passes import decode_file, tokenizer_of
     from inlay.codec import cutting
     from inlay.container import TokenReader
 
-    screen = Screen(json=json, quiet=quiet, results_to_stderr=target == paths.STREAM)
+    screen = replace(screen, results_to_stderr=target == paths.STREAM)
     with TokenReader(source, keep_going=keep_going) as reader:
         whole = start_seconds is None and end_seconds is None
         cut = None if whole else cutting(reader, start_seconds, end_seconds)
         name = reader.recipe.backbone
-        model = Model(backbone=name, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
+        model = options.Model(backbone=name, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
+        model.check()
         tokenizer, chosen = tokenizer_of(reader.recipe, model, screen)
         frames = decode_file(reader, target, tokenizer=tokenizer, fill=chosen, lossless=lossless, crf=crf, force=force,
                              screen=screen, cut=cut)  # fmt: skip

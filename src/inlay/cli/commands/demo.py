@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clip in, the whole story in one folder out: clip, tokens, decoded video, side-by-side film, curve, and a table."""
+"""`inlay demo`: one clip through everything, into one folder: tokens, decoded video, film, curve, and a table."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +20,7 @@ FILES = ("clip.mp4", "clip.inlay", "clip.decoded.mp4", "side-by-side.mp4", "curv
 
 
 def demo(
+    *,
     video: Annotated[
         str | None, typer.Option("--video", metavar="PATH", help="A video of yours.  [default: a clip made by code]")
     ] = None,
@@ -27,8 +32,7 @@ def demo(
     backbone: options.BackboneName = "mini",
     device: options.Device = "auto",
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Take one clip through everything.
 
@@ -40,20 +44,66 @@ def demo(
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{out}: is a file; give the name of a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        paths.output(str(folder / name), force=force, inputs=() if video is None else (video,))
-
-    from inlay.cli.model import Model
-    from inlay.cli.showing import Show
-
-    screen = Screen(json=json, quiet=quiet)
-    model = Model(backbone=backbone, fill=fill, device=device)
-    show = Show(folder=folder, model=model, tau=tau, screen=screen)
-    record = show.run(video, size=size, frames=frames)
+    files = [str(folder / name) for name in FILES]
+    for path in files:
+        paths.output(path, force=force, inputs=() if video is None else (video,))
+    model = options.Model(backbone=backbone, fill=fill, device=device)
+    model.check()
+    record = _run(video, files, model, tau, screen, size=size, frames=frames)
     screen.show(record, _rows(record))
 
 
-def _rows(record: dict) -> list[tuple[str, str]]:
+def _run(
+    video: str | None, files: list[str], model: options.Model, tau: float | None, screen: Screen, *, size: str,
+    frames: int,
+) -> dict[str, Any]:  # fmt: skip
+    """The stages in order; each reads what the one before wrote, so that the files are known to be good."""
+    from inlay.cli.commands.encode import encode_video
+    from inlay.cli.commands.info import file_record
+    from inlay.cli.passes import decode_file
+    from inlay.cli.viewing import write_film
+    from inlay.codec import VideoEncoder
+    from inlay.container import TokenReader
+    from inlay.draw.film import shots
+    from inlay.masking import Budget
+    from inlay.measure import compare
+    from inlay.video import open_video, write_video
+    from inlay.video.synthetic import demo_clip
+
+    clip, tokens, decoded, film, curve = files
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        seconds[stage] = round(time.perf_counter() - start, 3)
+
+    with timed("load"):
+        tokenizer = model.load()
+    with timed("clip"):
+        if video is None:
+            write_video(demo_clip(), clip, force=True)
+        else:
+            with open_video(video, size=size, frames=frames) as reader:
+                write_video(reader.chunks(), clip, force=True)
+    with timed("encode"), open_video(clip) as reader:
+        encode_video(VideoEncoder(tokenizer, budget=Budget(tau=tau)), reader, tokens, screen, force=True)
+    with timed("decode"), TokenReader(tokens) as token_reader:
+        fill = model.fill or tokenizer.filler.default
+        decode_file(token_reader, decoded, tokenizer=tokenizer, fill=fill, force=True, screen=screen)
+    with timed("film"), open_video(clip) as a, open_video(decoded) as b, TokenReader(tokens) as token_reader:
+        drawn = curve if find_spec("matplotlib") else None
+        scenes = shots(token_reader, b, a)
+        made = write_film(scenes, film, drawn, title="clip.mp4", frames=a.frames, force=True, screen=screen)
+    with timed("measure"), open_video(clip) as a, open_video(decoded) as b:
+        report = compare(a.chunks(), b.chunks(), ("psnr", "ssim"))
+    named = {"clip": clip, "token_file": tokens, "decoded": decoded, "fill": fill}
+    quality = {name: report[name] for name in ("psnr", "ssim")}
+    return file_record(tokens) | made | named | quality | {"stage_seconds": seconds}
+
+
+def _rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     seconds = record["stage_seconds"]
     return [
         ("clip", f"{record['clip']}: {record['frames']} frames {record['width']}x{record['height']}"),

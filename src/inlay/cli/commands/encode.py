@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A video in, a token file out, chunk by chunk."""
+"""`inlay encode`: a video to a token file, chunk by chunk."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +14,12 @@ import typer
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen
 from inlay.errors import UsageError, require
+from inlay.scale.layout import known
 
 if TYPE_CHECKING:
-    pass
+    from inlay.codec import BudgetReport, VideoEncoder
+    from inlay.video import VideoReader
+    from inlay.video.frames import Video
 
 
 def encode(
@@ -22,35 +27,16 @@ def encode(
         str, typer.Argument(metavar="IN", help="A video, - for standard input, or an address (rtsp://, https://).")
     ],
     out: Annotated[str | None, typer.Argument(metavar="OUT", help="Token file.  [default: IN with .inlay]")] = None,
-    tau: options.Tau = None,
-    keep: options.Keep = None,
-    tokens: options.TokenCount = None,
-    bits: options.Bits = None,
+    *,
     psnr: options.Psnr = None,
-    exact: options.Exact = False,
-    bucket: options.Bucket = None,
-    noise: options.Noise = False,
-    criterion: options.Criterion = "latent-l1",
-    reference: options.Reference = "last-kept",
-    precision: options.Precision = "q8",
-    fill: options.Fill = None,
-    mode: options.Mode = "auto",
-    chunk: options.Chunk = 33,
-    key_every: options.KeyEvery = 10.0,
-    cuts: options.Cuts = True,
+    encoding: options.Encoding,
     resume: options.Resume = False,
     curve: options.Curve = None,
     size: options.Size = "keep",
-    backbone: options.BackboneName = "mini",
-    weights: options.Weights = None,
-    trust: options.Trust = False,
-    profile: options.Profile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "float32",
+    model: options.ProfiledModel,
     keep_going: options.KeepGoing = False,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Turn a video into a token file.
 
@@ -60,35 +46,35 @@ def encode(
     start = time.perf_counter()
     target = _checked_output(source, out, curve, force=force)
 
-    from inlay.cli.encoding import EncodeJob, budget_record
-    from inlay.cli.model import Model
-    from inlay.cli.passes import open_clip
-    from inlay.cli.record import file_record, file_rows
-    from inlay.codec import EncodeConfig, KeepCurve, budget_of_pipe
+    from inlay.codec import EncodeConfig, KeepCurve, VideoEncoder, budget_of_pipe
     from inlay.masking import Budget
+    from inlay.video import open_video
 
     piped = not Path(source).is_file()  # standard input, a named pipe, a camera
-    budget = Budget(tau=tau, keep=keep, tokens=tokens, bits=bits, psnr=psnr, exact=exact, bucket_seconds=bucket)
+    budget = Budget(psnr=psnr, **known(Budget, vars(encoding)))
     budget = budget_of_pipe(budget) if piped else budget
-    config = EncodeConfig(mode=mode, chunk_frames=chunk, key_seconds=key_every, cuts=cuts, noise=noise,
-                          criterion=criterion, reference=reference, precision=precision)  # fmt: skip
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust,
-                  profile=profile)  # fmt: skip
-    screen = Screen(json=json, quiet=quiet)
+    config = EncodeConfig(**known(EncodeConfig, vars(encoding)))
+    model.check()
     trace = KeepCurve()
-    with open_clip(source, size=size, keep_going=keep_going) as reader:  # an unreadable video shows before loading
+
+    def again() -> Iterable[Video]:
+        with open_video(source, size=size, keep_going=keep_going) as reader:
+            yield from reader.chunks()
+
+    with open_video(source, size=size, keep_going=keep_going) as reader:  # an unreadable video shows before loading
         tokenizer = model.load()
-        job = EncodeJob(target=target, tokenizer=tokenizer, screen=screen, config=config, budget=budget,
-                        source=None if piped else source, size=size, keep_going=keep_going, piped=piped, force=force,
-                        resume=resume)  # fmt: skip
+        encoder = VideoEncoder(tokenizer, config, budget=budget, original=None if piped else again)
         with tokenizer.watched_by(trace):
-            outcome = budget_record(job.run(reader))
+            encode_video(encoder, reader, target, screen, piped=piped, force=force, resume=resume)
+        outcome = _budget_record(encoder.report)
         if reader.damage:
             screen.note(reader.damage)
     if curve is not None:
         from inlay.cli.viewing import write_curve
 
         write_curve(curve, trace, Path(source).name)
+    from inlay.cli.commands.info import file_record, file_rows
+
     elapsed = time.perf_counter() - start
     record = file_record(target) | {"input": source, "device": str(tokenizer.device), "elapsed_seconds": elapsed}
     rows = [*file_rows(record), *_budget_rows(outcome), ("took", f"{elapsed:.1f} s on {tokenizer.device}")]
@@ -101,11 +87,62 @@ def _checked_output(source: str, out: str | None, curve: str | None, *, force: b
     if target == paths.STREAM:
         raise UsageError("a token file is completed at its end and cannot be a stream; give the name of a file")
     if curve is not None:
-        if Path(curve).suffix.lower() != ".png":
-            raise UsageError(f"{curve}: the curve is a PNG; give a name that ends in .png")
-        paths.output(curve, force=force, inputs=(source,))
+        paths.output_png("curve", curve, force=force, inputs=(source,))
         require("matplotlib", extra="plot")
     return paths.output(target, force=force, inputs=(source,))
+
+
+def encode_video(
+    encoder: VideoEncoder,
+    reader: VideoReader,
+    target: str,
+    screen: Screen,
+    *,
+    piped: bool = False,
+    force: bool = False,
+    resume: bool = False,
+) -> None:
+    """Write the token file of an open video, with progress shown."""
+    from inlay.cli.passes import counted
+    from inlay.codec import encode_file, with_times
+
+    with screen.progress("encoding", reader.frames) as advance, _part_noted(target, screen, piped=piped):
+        pieces: Iterable[Video] = reader.chunks(encoder.config.chunk_frames)
+        pieces = counted(with_times(pieces) if piped else pieces, advance)
+        encode_file(encoder, pieces, target, force=force, resume=resume)
+
+
+@contextmanager
+def _part_noted(target: str, screen: Screen, *, piped: bool) -> Iterator[None]:
+    """An interruption is how a live stream ends; of anything else, say where the part is."""
+    from inlay.codec import keep_part
+    from inlay.container import part_of
+
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and piped and keep_part(target):
+            screen.note(f"what came before the interruption is in {target}")
+        elif part_of(target).exists():
+            screen.note(f"what was done is in {part_of(target)}; give --resume to go on")
+        raise
+
+
+def _budget_record(report: BudgetReport | None) -> dict[str, Any]:
+    """What `encode --json` says of the budget."""
+    if report is None:
+        return {}
+    got = int(report.got) if report.budget == "tokens" else report.got
+    record: dict[str, Any] = {"budget": report.budget, "asked": report.asked, "got": got}
+    bucket = report.bucket
+    if bucket is None:
+        return record | {"trials": report.trials, "decodes": report.decodes}
+    return record | {
+        "bucket_seconds": report.bucket_seconds,
+        "overshoot": bucket.overshoot,
+        "peak_overshoot": bucket.peak,
+        "bucket_size": bucket.size,
+    }
 
 
 def _budget_rows(outcome: dict[str, Any]) -> list[tuple[str, str]]:

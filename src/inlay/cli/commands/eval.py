@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data set in, one table out: rules that choose cells, or another system's reconstructions, scored alike."""
+"""`inlay eval`: score rules that choose cells, or another system's reconstructions, on a data set."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import dataoptions, options
-from inlay.cli.screen import Screen, clips_text
-from inlay.errors import UsageError, pick
+from inlay import __version__
+from inlay.cli import options, paths
+from inlay.cli.screen import Screen, clips_text, public_command
+from inlay.errors import MissingError, UsageError, VideoError, pick
 
 if TYPE_CHECKING:
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import DataSet
-    from inlay.research.studies.records import Record
+    from inlay.research.studies.records import Record, Store
+    from inlay.research.studies.sections import Figure
     from inlay.tokenizer import Tokenizer
 
 
 def evaluate(
-    data: dataoptions.Data,
+    data: options.Data,
+    *,
     rule: Annotated[
         str,
         typer.Option("--rule", metavar="NAMES", help="Rules with commas between, or all; an unknown one lists them."),
@@ -30,7 +35,7 @@ def evaluate(
         str | None,
         typer.Option("--reconstructions", metavar="DIR", help="Score these videos instead, named like the clips."),
     ] = None,
-    metrics: dataoptions.Metrics = "auto",
+    metrics: options.Metrics = "auto",
     tau: options.Tau = None,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="X", help="Budget of rules that take one, instead of ours.")
@@ -38,37 +43,24 @@ def evaluate(
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help="Store kept cells first: none, q8, fp16, bf16 or fp32.")
     ] = "none",
-    fill: options.Fill = None,
-    layout: dataoptions.Layout = "auto",
-    split: dataoptions.Split = None,
-    frames: dataoptions.Frames = 33,
-    side: dataoptions.Side = 256,
     interval: Annotated[int, typer.Option("--interval", metavar="N", min=1, help="Take every N-th frame.")] = 1,
     clips: Annotated[int, typer.Option("--clips", metavar="N", min=1, help="Clips of each video.")] = 1,
-    limit: dataoptions.Limit = 0,
+    cut: options.DataClips,
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Keep the records here; a second run goes on from them.")
     ] = None,
     report: Annotated[
         str | None, typer.Option("--report", metavar="HTML", help="Also write one page with tables, plots and films.")
     ] = None,
-    backbone: options.BackboneName = "mini",
-    weights: options.Weights = None,
-    trust: options.Trust = False,
-    profile: options.Profile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "float32",
+    model: options.ProfiledModel,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Score rules, or reconstructions, on a data set.
 
     Rules: full, ours, hold, linear, random, frame-skip, pixel-l1, search, search-blocks, router.
     """
-    from inlay.cli.model import Model
     from inlay.measure import MeasureConfig
-    from inlay.research.studies.datasets import ClipSpec, open_data
     from inlay.research.studies.records import Store, choose_metrics, without_unreadable
     from inlay.research.studies.rules import RULES
     from inlay.tokenizer import pick_device
@@ -80,79 +72,108 @@ def evaluate(
     if not names:
         raise UsageError("--rule is empty; give names with commas between, as ours,hold")
     pick("precision", precision, dict.fromkeys(("none", *options.CHOICES["precision"])))
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust,
-                  profile=profile)  # fmt: skip
-    kind = pick_device(device)
+    model.check()
+    kind = pick_device(model.device)
     place = str(kind) if kind.type == "cuda" else "cpu"  # metrics run on these two
     chosen = choose_metrics(metrics, place)
     config = MeasureConfig(device=place)
-    screen = Screen(json=json, quiet=quiet)
-    spec = ClipSpec(frames=frames, size=side, interval=interval, clips=clips)
     if reconstructions is not None and not Path(reconstructions).is_dir():
         raise UsageError(f"{reconstructions}: no such folder; give the one that holds the reconstructions")
     if report is not None:
-        from inlay.cli.reporting import check_report
-
-        check_report(report, force=force)
-    found = open_data(data, layout=layout, split=split, spec=spec, limit=limit, tell=screen.note)
+        if Path(report).suffix.lower() not in (".html", ".htm"):
+            raise UsageError(f"{report}: the report is a page; give a name that ends in .html")
+        paths.output(report, force=force)
+    found = cut.open(data, screen.note, interval=interval, clips=clips)
     tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
     with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
-        store = Path(out or scratch)
-        found = without_unreadable(found, Store(store), screen.note)
+        store = Store(Path(out or scratch))
+        found = without_unreadable(found, store, screen.note)
         if tokenizer is None:
-            rows, found = _outside(found, Path(str(reconstructions)), chosen, config, store, report, screen)
+            scored = _outside(found, Path(str(reconstructions)), chosen, config, store, screen)
         else:
-            settings = [{"rule": n, "tau": tau, "rate": rate, "precision": precision} for n in names]
-            rows = _rules(found, settings, chosen, config, tokenizer, tau, store, report, screen)
-    _show(rows, found, chosen, config, report, screen)
+            settings = [{"rule": n, "rate": rate, "precision": precision} for n in names]
+            scored = _rules(found, settings, chosen, config, tokenizer, tau, store, screen)
+        if report is not None:
+            _write_report(report, scored, chosen, config, store, screen)
+    _show(scored, chosen, config, report, screen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What was measured, and what a report of it needs besides."""
+
+    rows: dict[str, list[Record]]
+    data: DataSet  # without the clips that were left out
+    films: Callable[[], tuple[Figure, ...]]
+    setup: Callable[[], dict[str, Any]]
 
 
 def _outside(
-    data: DataSet, folder: Path, metrics: tuple[str, ...], config: MeasureConfig, out: Path, report: str | None,
-    screen: Screen,
-) -> tuple[dict[str, list[Record]], DataSet]:  # fmt: skip
-    """(the records, the data set without the clips that have no reconstruction)."""
-    from inlay.research.studies.outside import score_reconstructions
-    from inlay.research.studies.records import Store
+    data: DataSet, folder: Path, metrics: tuple[str, ...], config: MeasureConfig, store: Store, screen: Screen
+) -> Scored:
+    """Another system's reconstructions; the films show them beside the originals."""
+    from inlay.origin import commit
+    from inlay.research.studies.outside import example_pairs, score_reconstructions
+    from inlay.research.studies.pictures import FILMED, film_pairs
+    from inlay.research.studies.sections import conventions
 
-    records, problems = score_reconstructions(data, folder, metrics, config, Store(out), screen.note)
+    records, problems = score_reconstructions(data, folder, metrics, config, store, screen.note)
     for clip, why in problems.items():
         screen.note(f"left out: {clip}: {why}")
     data = data.without(problems)
-    rows = {folder.name or str(folder): records}
-    if report is not None:
-        from inlay.cli.reporting import report_outside
-
-        report_outside(report, rows, folder, Store(out), data, metrics, config, screen.note)
-    return rows, data
+    made = {"command": public_command(), "version": __version__, "commit": commit(), "data": [data.record()]}
+    return Scored(
+        rows={folder.name or str(folder): records},
+        data=data,
+        films=lambda: film_pairs(store, example_pairs(data, folder, FILMED)),
+        setup=lambda: made | {"conventions": conventions(metrics, config)},
+    )
 
 
 def _rules(
     data: DataSet, settings: list[dict[str, Any]], metrics: tuple[str, ...], config: MeasureConfig,
-    tokenizer: Tokenizer, tau: float | None, out: Path, report: str | None, screen: Screen,
-) -> dict[str, list[Record]]:  # fmt: skip
+    tokenizer: Tokenizer, tau: float | None, store: Store, screen: Screen,
+) -> Scored:  # fmt: skip
+    """Rules that are run here; the films show each of them on the same clips."""
     from inlay.research.studies.evaluate import Bench, collect
-    from inlay.research.studies.records import Store
+    from inlay.research.studies.pictures import film_rules
     from inlay.research.studies.rules import Setting
+    from inlay.research.studies.workspace import Workspace
 
     bench = Bench(tokenizer, tau=tau, measure=config)
-    chosen = [Setting(**{**s, "tau": None}) for s in settings]  # the threshold of ours is the bench's
-    found = collect(bench, Store(out), data, chosen, metrics, study="eval", tell=screen.note)
-    rows = {s.rule: found[s] for s in chosen}
-    if report is not None:
-        from inlay.cli.reporting import report_rules
+    chosen = [Setting(tau=None, **s) for s in settings]  # the threshold of ours is the bench's
+    found = collect(bench, store, data, chosen, metrics, study="eval", tell=screen.note)
+    work = Workspace(bench=bench, store=store, data={data.name: data}, metrics=metrics, command=public_command())
+    return Scored(
+        rows={s.rule: found[s] for s in chosen},
+        data=data,
+        films=lambda: film_rules(bench, store, data, chosen),
+        setup=lambda: work.setup(data),
+    )
 
-        report_rules(report, rows, bench, Store(out), data, metrics, chosen, screen.note)
-    return rows
+
+def _write_report(
+    path: str, scored: Scored, metrics: tuple[str, ...], config: MeasureConfig, store: Store, screen: Screen
+) -> None:
+    """One HTML page: tables, plots, films, and how it was made."""
+    from inlay.files import write_atomic
+    from inlay.research.studies.report import html_report
+    from inlay.research.studies.sections import eval_section
+
+    films: tuple[Figure, ...] = ()
+    try:
+        films = scored.films()
+    except (MissingError, VideoError) as error:
+        screen.note(f"the report has no films: {error}")
+    section = eval_section(scored.rows, scored.data, metrics, config, films=films, setup=scored.setup())
+    write_atomic(path, html_report([section], store.root, title="Inlay: evaluation").encode())
 
 
-def _show(
-    rows: dict[str, list[Record]], data: DataSet, metrics: tuple[str, ...], config: MeasureConfig, report: str | None,
-    screen: Screen,
-) -> None:  # fmt: skip
+def _show(scored: Scored, metrics: tuple[str, ...], config: MeasureConfig, report: str | None, screen: Screen) -> None:
     from inlay.research.studies.records import score_set
     from inlay.research.studies.sections import bits_cell, conventions, metric_cell, missing_notes, rate_cell
 
+    rows, data = scored.rows, scored.data
     record: dict[str, Any] = {"data": data.record(), "conventions": conventions(metrics, config), "rules": {}}
     clips = clips_text(len(data))
     gone = {"left out": data.left_out, "named but not there": data.absent}
@@ -182,14 +203,8 @@ def _show(
 
 def _counts(record: Record) -> dict[str, Any]:
     """What the clip's tokens cost; nothing for another system's output, which has none."""
-    if not record.cells:
-        return {}
-    return {
-        "keep_rate": record.keep_rate,
-        "tokens": record.tokens,
-        "bits_per_pixel": record.bits_per_pixel,
-        "nfe": record.nfe,
-    }
+    names = ("keep_rate", "tokens", "bits_per_pixel", "nfe") if record.cells else ()
+    return {name: getattr(record, name) for name in names}
 
 
 def _missing(records: list[Record], scores: dict[str, Any]) -> dict[str, str]:

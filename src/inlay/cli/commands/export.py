@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in, its parts as ONNX or torch.export files out, checked against PyTorch."""
+"""`inlay export`: the parts of a model as ONNX or torch.export files, checked against PyTorch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from inlay.errors import UsageError
 
 def export(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the files go; made if it is not there.")],
+    *,
     parts: Annotated[
         str, typer.Option("--parts", metavar="NAMES", help="encoder, mask, lit, decoder, with commas between.")
     ] = "encoder,mask,lit,decoder",
@@ -28,8 +29,7 @@ def export(
     weights: options.Weights = None,
     trust: options.Trust = False,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Write the networks as graphs for other runtimes.
 
@@ -38,27 +38,21 @@ def export(
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise UsageError(f"{folder}: is a file; give the name of a folder")
-    from inlay.cli.model import Model
     from inlay.export import ExportConfig
     from inlay.export import export as run
     from inlay.research.bench.config import names, size_of
 
     height, width = size_of(size)
     config = ExportConfig(parts=names(parts), form=form, height=height, width=width, frames=frames, batch=batch)
-    tokenizer = Model(backbone=backbone, weights=weights, device="cpu", trust=trust).load()
+    model = options.Model(backbone=backbone, weights=weights, device="cpu", trust=trust)
+    model.check()
+    tokenizer = model.load()
     target.mkdir(parents=True, exist_ok=True)
     record = run(tokenizer, target, config, force=force)
-    rows = [
-        (name, f"{row['file']}, {_shapes(row['inputs'])}, {size_text(row['bytes'])}, {_agreement(row['relative'])}")
-        for name, row in record["parts"].items()
-    ]
-    Screen(json=json, quiet=quiet).show(record, rows)
-
-
-def _shapes(inputs: dict[str, list[int]]) -> str:
-    first, *_ = inputs.items()  # the others follow from it
-    return f"{first[0]} {'x'.join(map(str, first[1]))}"
-
-
-def _agreement(relative: float) -> str:
-    return "equal to PyTorch" if relative == 0 else f"{relative:.1e} from PyTorch"
+    rows = []
+    for name, row in record["parts"].items():
+        first, shape = next(iter(row["inputs"].items()))  # the others follow from it
+        agreement = f"{row['relative']:.1e} from PyTorch" if row["relative"] else "equal to PyTorch"
+        size_of_file = size_text(row["bytes"])
+        rows.append((name, f"{row['file']}, {first} {'x'.join(map(str, shape))}, {size_of_file}, {agreement}"))
+    screen.show(record, rows)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name in, files in the user's cache out: what is too large or too foreign to ship with the package."""
+"""`inlay fetch`: weights that are too large or too foreign to ship with the package, into the user's cache."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,48 +23,42 @@ def fetch(
             metavar="WHAT", help="A backbone's name (inlay backbones), or metrics: the networks of LPIPS, FVD and KVD."
         ),
     ],
+    *,
     folder: Annotated[
         str | None,
         typer.Option("--folder", metavar="DIR", help="Take the files of metrics from here, not from the network."),
     ] = None,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Bring weights of backbones or metrics into the cache.
 
     An interrupted download goes on where it stopped, and every file is checked against the digest of its publisher.
     """
-    screen = Screen(json=json, quiet=quiet)
-    if what not in PARCELS:
-        record = {what: str(fetch_backbone(what, folder, force=force, quiet=quiet or json))}
-        screen.show({"fetched": record}, list(record.items()))
-        return
-    if folder is not None and not Path(folder).is_dir():
-        raise MissingError(f"{folder}: no such folder; give the one that holds the files")
+    hushed = screen.quiet or screen.json
+    if what in PARCELS:
+        from inlay.measure import fetch_metrics
 
-    from inlay.measure import fetch_metrics
-
-    tell = Screen(json=json, quiet=quiet or json).note
-    found = fetch_metrics(PARCELS[what], folder=Path(folder) if folder else None, force=force, tell=tell)
+        if folder is not None and not Path(folder).is_dir():
+            raise MissingError(f"{folder}: no such folder; give the one that holds the files")
+        place, tell = Path(folder) if folder else None, replace(screen, quiet=hushed).note
+        found = fetch_metrics(PARCELS[what], folder=place, force=force, tell=tell)
+    elif folder is not None:
+        raise UsageError(f"--folder is for metrics; local weights of {what} are used with --weights")
+    else:
+        found = {what: fetch_backbone(what, force=force, quiet=hushed)}
     record = {name: str(path) for name, path in found.items()}
     screen.show({"fetched": record}, list(record.items()))
 
 
-def fetch_backbone(name: str, folder: str | None, *, force: bool, quiet: bool) -> Path:
+def fetch_backbone(name: str, *, force: bool, quiet: bool) -> Path:
     """The folder that has the weights of a backbone."""
-    from inlay.backbones import BACKBONES, WEIGHTS, resolve
+    from inlay.backbones import BACKBONES, WEIGHTS, hub, resolve
 
-    table = {**BACKBONES, **dict.fromkeys(PARCELS)}  # so that an unknown name is told all that can be fetched
+    table = {**BACKBONES, **dict.fromkeys(PARCELS)}  # so that all that can be fetched is listed for an unknown name
     entry = pick("weights", resolve(name), table)
     assert entry is not None, "parcels are handled by the caller"
-    if folder is not None:
-        raise UsageError(f"--folder is for metrics; local weights of {name} are used with --weights")
     if entry.source is None:
         return WEIGHTS
-
-    from inlay.backbones.hub import fetch as fetch_source
-    from inlay.backbones.hub import show_progress
-
-    show_progress(not quiet)
-    return fetch_source(entry.source, force=force)
+    hub.show_progress(not quiet)
+    return hub.fetch(entry.source, force=force)

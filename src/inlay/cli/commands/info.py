@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token file in, what it holds out; no network is loaded."""
+"""`inlay info`: what a token file holds; no network is loaded."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from inlay.cli import options, paths
-from inlay.cli.screen import Screen
+from inlay.cli.screen import Screen, size_text
 
 
 def info(
@@ -20,7 +22,28 @@ def info(
     The video it came from, how it was made, how many tokens, and where its bits went.
     """
     paths.input_tokens(file)
-    from inlay.cli.record import file_record, file_rows
-
     record = file_record(file)
     Screen(json=json).show(record, file_rows(record))
+
+
+def file_record(path: str) -> dict[str, Any]:
+    """What `info --json` prints; the keys are part of the public surface."""
+    from inlay.container import summary
+
+    return {"file": str(Path(path)), **asdict(summary(path))}
+
+
+def file_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """The record as lines for a person."""
+    fps = float(record["fps"])
+    return [
+        ("file", f"{record['file']}, {size_text(record['bytes'])}"),
+        ("video", f"{record['frames']} frames {record['width']}x{record['height']} at {fps:g} fps"),
+        ("kept", f"{record['keep_rate']:.1%}: {record['tokens']:,} tokens of {record['cells']:,} cells, "
+                 f"mode {record['streaming']}"),
+        ("bits", f"{record['bits_per_pixel']:.4f} a pixel, all included"),
+        ("bytes", f"values {record['value_bytes']:,}, mask {record['mask_bytes']:,}, rest {record['header_bytes']:,}, "
+                  f"in {record['chunks']} chunk{'s' if record['chunks'] != 1 else ''}"),
+        ("recipe", f"{record['backbone']}, tau {record['tau']:g}, {record['criterion']}, {record['reference']}, "
+                   f"{record['precision']}, fill {record['fill']}"),
+    ]  # fmt: skip

@@ -1,32 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port in, a page out: drop in a video, move tau, look at what is kept and how it comes back."""
+"""`inlay serve`: the web page: drop in a video, move tau, look at what is kept and how it comes back."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from inlay.cli import options
 from inlay.errors import ConfigError, require
+from inlay.web import Limits, ServeConfig, running
+from inlay.web.server import free_port
 
 
 def serve(
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets the whole network in.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 7860,
-    max_mb: Annotated[float, typer.Option("--max-mb", metavar="X", help="Largest upload in megabytes.")] = 64.0,
-    max_seconds: Annotated[float, typer.Option("--max-seconds", metavar="X", help="Longest video.")] = 10.0,
-    max_side: Annotated[int, typer.Option("--max-side", metavar="N", help="Longest side of a video.")] = 1920,
-    side: Annotated[
-        int, typer.Option("--side", metavar="N", help="Short side worked at; larger videos are reduced to it.")
-    ] = 256,
-    waiting: Annotated[int, typer.Option("--waiting", metavar="N", help="Requests that may wait in the queue.")] = 16,
-    sessions: Annotated[int, typer.Option("--sessions", metavar="N", help="Visitors whose clips are kept.")] = 16,
+    *,
+    config: ServeConfig,
+    limits: Limits,
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", help="Threads of the network.  [default: all cores]")
     ] = None,
@@ -44,32 +37,17 @@ def serve(
     if find_spec("gradio") is None:  # imported only once its settings are in place: it reads them on the way in
         require("gradio", extra="web")
 
-    from inlay.cli.model import Model
-    from inlay.web import Limits, ServeConfig
-    from inlay.web import serve as run
-    from inlay.web.server import free_port
-
-    config = ServeConfig(host=host, port=port, waiting=waiting, sessions=sessions)
-    limits = Limits(max_mb=max_mb, max_seconds=max_seconds, max_side=max_side, side=side)
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device)
+    model = options.Model(backbone=backbone, weights=weights, fill=fill, device=device)
+    model.check()
     free_port(config)
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    run(model.load(), config, limits, ready=_say, wait=_wait)
-
-
-def _say(address: str) -> None:
-    typer.echo(f"Inlay is at {address} (Ctrl-C ends it)")
-    sys.stdout.flush()
-
-
-def _wait(page: Any) -> None:
-    """Until the terminal, or whoever started this, ends it; both ways the folder is cleared."""
-    stop = threading.Event()
-    try:
-        while not stop.wait(1.0):
-            pass
-    except KeyboardInterrupt:
-        typer.echo("stopped")
+    with running(model.load(), config, limits) as (_, address):
+        typer.echo(f"Inlay is at {address} (Ctrl-C ends it)")
+        sys.stdout.flush()
+        try:
+            threading.Event().wait()  # until the terminal, or whoever started this, ends it
+        except KeyboardInterrupt:
+            typer.echo("stopped")

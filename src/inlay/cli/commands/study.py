@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets in, the paper's tables, figures and one HTML report out; a second run goes on from the first one."""
+"""`inlay study`: the paper's tables, figures and one HTML report; a second run goes on from the first one."""
 
 from __future__ import annotations
 
-import re
-import shlex
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from inlay.cli import dataoptions, options
-from inlay.cli.screen import Screen
+from inlay.cli import options
+from inlay.cli.screen import Screen, public_command
 from inlay.errors import MissingError, UsageError
 
 
@@ -25,6 +23,7 @@ def study(
         ),
     ],
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Records, tables, figures and report go here.")],
+    *,
     data_davis: Annotated[
         str | None, typer.Option("--data-davis", metavar="DIR", help="DAVIS: frame folders or videos.")
     ] = None,
@@ -34,7 +33,7 @@ def study(
     page: Annotated[
         str | None, typer.Option("--page", metavar="FILE", help="With docs: the Markdown page of results.")
     ] = None,
-    metrics: dataoptions.Metrics = "auto",
+    metrics: options.Metrics = "auto",
     tau: options.Tau = None,
     lit: Annotated[
         list[str] | None,
@@ -44,18 +43,9 @@ def study(
         list[str] | None,
         typer.Option("--also", metavar="NAME", help="Another backbone for the study backbones (may be repeated)."),
     ] = None,
-    fill: options.Fill = None,
-    frames: dataoptions.Frames = 33,
-    side: dataoptions.Side = 256,
-    limit: dataoptions.Limit = 0,
-    backbone: options.BackboneName = "mini",
-    weights: options.Weights = None,
-    trust: options.Trust = False,
-    profile: options.Profile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "float32",
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    clips: options.Clips,
+    model: options.ProfiledModel,
+    screen: Screen,
 ) -> None:
     """Make the paper's tables and figures.
 
@@ -66,7 +56,6 @@ def study(
     from inlay.research.studies.records import Store
 
     names = [] if name == "docs" else chosen(name)
-    screen = Screen(json=json, quiet=quiet)
     store = Store(Path(out))
     if name == "docs":
         written = write_page(store, Path(page or "docs/results.md"))
@@ -78,7 +67,6 @@ def study(
     if not places:
         raise UsageError("a study needs videos; give --data-davis DIR, --data-bench DIR, or both")
 
-    from inlay.cli.model import Model
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import ClipSpec, open_data
     from inlay.research.studies.evaluate import Bench
@@ -86,14 +74,14 @@ def study(
     from inlay.research.studies.workspace import Workspace
     from inlay.tokenizer import pick_device
 
-    model = Model(backbone=backbone, weights=weights, fill=None, device=device, dtype=dtype, trust=trust,
-                  profile=profile)  # fmt: skip
-    kind = pick_device(device)
+    fill, model = model.fill, replace(model, fill=None)  # one of --lit may be named
+    model.check()
+    kind = pick_device(model.device)
     place = str(kind) if kind.type == "cuda" else "cpu"  # metrics run on these two
     metric_names = choose_metrics(metrics, place)
     lits = _lits(lit or [])
-    spec = ClipSpec(frames=frames, size=side)
-    data = {role: open_data(p, name=role, spec=spec, limit=limit, tell=screen.note) for role, p in places.items()}
+    spec = ClipSpec(frames=clips.frames, size=clips.side)
+    data = {role: open_data(p, name=role, spec=spec, limit=clips.limit, tell=screen.note) for role, p in places.items()}
     tokenizer = _tokenizer(model, lits, fill)  # before every clip is read, which takes longer
     data = {role: without_unreadable(one, store, screen.note) for role, one in data.items()}
     work = Workspace(
@@ -102,7 +90,7 @@ def study(
         data=data,
         metrics=metric_names,
         also=tuple(also or ()),
-        command=f"inlay {shlex.join(_public(sys.argv[1:]))}",
+        command=public_command(),
         tell=screen.note,
     )
     done, failed = run_all(work, names)
@@ -115,7 +103,7 @@ def study(
     rows = [(n, s.title) for n, s in done.items()]
     rows += [(n, f"not run: {why}") for n, why in failed.items()]
     screen.show(record, [*rows, ("report", str(Path(out) / "report.html"))])
-    for n, why in failed.items() if quiet else ():
+    for n, why in failed.items() if screen.quiet else ():
         Screen().note(f"{n}: not run: {why}")
     if not done:
         raise UsageError(f"no study could run: {'; '.join(failed.values())}")
@@ -133,7 +121,7 @@ def _lits(given: list[str]) -> dict[str, Path]:
     return found
 
 
-def _tokenizer(model: Any, lits: dict[str, Path], fill: str | None) -> Any:
+def _tokenizer(model: options.Model, lits: dict[str, Path], fill: str | None) -> Any:
     from inlay.fill import Filler, load_lit
     from inlay.tokenizer import Tokenizer
 
@@ -141,8 +129,3 @@ def _tokenizer(model: Any, lits: dict[str, Path], fill: str | None) -> Any:
     more = {name: load_lit(path).to(device=one.device, dtype=one.dtype) for name, path in lits.items()}
     filler = Filler({**one.filler.lits, **more}, default=fill or one.filler.default, device=one.device, dtype=one.dtype)
     return Tokenizer(one.backbone, profile=one.profile, filler=filler, device=one.device, dtype=one.dtype)
-
-
-def _public(words: list[str]) -> list[str]:
-    """The command as others may run it: files and folders by their last two names, wherever they lie here."""
-    return [re.sub(r"(?<![^=])/.*", lambda found: "/".join(Path(found[0]).parts[1:][-2:]), w) for w in words]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos in, a run folder with trained weights out. Every setting of `TrainConfig` is a flag, made from its field."""
+"""`inlay train`: a run folder with trained weights. Every setting of `TrainConfig` is a flag, made from its field."""
 
 from __future__ import annotations
 
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -53,7 +53,7 @@ Shape = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class TrainJob:
-    """What every command of `inlay train` is told, each field a flag."""
+    """What the commands of `inlay train` have in common, each field a flag."""
 
     data: Data
     run: Run
@@ -87,16 +87,12 @@ class TrainJob:
         )  # fmt: skip
 
     def show(self, outcome: TrainResult) -> None:
-        if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
+        if os.environ.get("RANK", "0") != "0":  # of several processes one prints
             return
         psnr = outcome.best_psnr
         record = {
             "run": self.run,
-            "step": outcome.step,
-            "finished": outcome.finished,
-            "seconds": outcome.seconds,
-            "best_step": outcome.best_step,
-            "best_psnr": psnr,
+            **{name: getattr(outcome, name) for name in ("step", "finished", "seconds", "best_step", "best_psnr")},
             "weights": None if outcome.weights is None else str(outcome.weights),
         }
         rows = [
@@ -108,31 +104,9 @@ class TrainJob:
         Screen(json=self.json, quiet=self.quiet).show(record, rows)
 
 
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with a flag for each field of its `job` and for each training setting in place of its `**settings`.
-
-    Settings that are not given are left out: they are the preset's.
-    """
-    hints = {**get_type_hints(TrainJob, include_extras=True), **get_type_hints(command, include_extras=True)}
-    job = {f.name: _parameter(f.name, hints[f.name], f.default) for f in fields(TrainJob)}
-    given = inspect.signature(command).parameters.values()
-    own = {p.name: _parameter(p.name, hints[p.name], p.default) for p in given if p.name not in ("job", "settings")}
-    settings = _settings()
-
-    def run(**values: Any) -> None:
-        kept = {k: v for k, v in values.items() if k in own or (k in settings and v is not None)}
-        command(TrainJob(**{k: values[k] for k in job}), **kept)
-
-    parameters = [*job.values(), *own.values(), *settings.values()]
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
-
-
-def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    default = inspect.Parameter.empty if default is MISSING else default
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=hint)
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with flags for its job, and for each training setting; those not given are the preset's."""
+    return options.with_flags(command, settings=_settings())
 
 
 @cache
@@ -143,12 +117,12 @@ def _settings() -> dict[str, inspect.Parameter]:
     for group, field in option_fields():
         text = field.metadata["help"]
         flag = typer.Option(help=text[:1].upper() + text[1:] + ".", rich_help_panel="Settings, instead of the preset's")
-        found[field.name] = _parameter(field.name, Annotated[hints[group][field.name] | None, flag], None)
+        found[field.name] = options.parameter(field.name, Annotated[hints[group][field.name] | None, flag], None)
     return found
 
 
 @app.command("lit")
-@with_flags
+@with_settings
 def lit(
     job: TrainJob,
     preset: Preset = "plus",
@@ -180,7 +154,7 @@ def lit(
 
 
 @app.command("backbone")
-@with_flags
+@with_settings
 def backbone(job: TrainJob, preset: Preset = "mini", init: Init = None, **settings: Any) -> None:
     """Train the embedded backbone, from nothing or from the weights --from names.
 
@@ -199,7 +173,7 @@ def backbone(job: TrainJob, preset: Preset = "mini", init: Init = None, **settin
 
 
 @app.command("together")
-@with_flags
+@with_settings
 def together(
     job: TrainJob, preset: Preset = "together", init: Init = None, init_lit: InitLit = None, **settings: Any
 ) -> None:

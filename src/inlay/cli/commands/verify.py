@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token files in, their damage out: every checksum is compared and every chunk decoded."""
+"""`inlay verify`: the damage of token files; every checksum is compared and every chunk decoded."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from inlay.cli import options, paths
+from inlay.cli import paths
 from inlay.cli.screen import Screen
 from inlay.errors import TokenFileError
 
 
 def verify(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Token files (*.inlay).")],
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Check token files to the last byte.
 
@@ -26,7 +25,7 @@ def verify(
         "ok": not any(reports.values()),
         "files": [{"file": file, "ok": not found, "problems": found} for file, found in reports.items()],
     }
-    Screen(json=json, quiet=quiet).show(record, [(f, "; ".join(found) or "ok") for f, found in reports.items()])
+    screen.show(record, [(f, "; ".join(found) or "ok") for f, found in reports.items()])
     if not record["ok"]:
         raise typer.Exit(TokenFileError.exit_code)
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +17,9 @@ from inlay.cli.screen import Screen
 from inlay.errors import UsageError, require
 
 if TYPE_CHECKING:
-    from inlay.cli.model import Model
     from inlay.codec import EncodeConfig
+    from inlay.container.tokens import Tokens
+    from inlay.video.frames import Video
 
 PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film that is not a video file
 
@@ -31,9 +34,8 @@ def view(
             "[default: <stem>.view.mp4]",
         ),
     ] = None,
-    curve: Annotated[
-        str | None, typer.Option("--curve", metavar="PNG", help="Also draw the share of kept cells over time.")
-    ] = None,
+    *,
+    curve: options.Curve = None,
     sheet: Annotated[
         str | None, typer.Option("--sheet", metavar="PNG", help="Also draw the masks of several tau, first 33 frames.")
     ] = None,
@@ -49,16 +51,10 @@ def view(
     criterion: options.Criterion = "latent-l1",
     reference: options.Reference = "last-kept",
     mode: options.Mode = "auto",
-    fill: options.Fill = None,
     size: options.Size = "keep",
-    backbone: options.BackboneName = "mini",
-    weights: options.Weights = None,
-    trust: options.Trust = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "float32",
+    model: options.FilledModel,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    screen: Screen,
 ) -> None:
     """Film which cells of a clip are kept.
 
@@ -69,28 +65,26 @@ def view(
     is_tokens = Path(source).suffix == paths.TOKEN_SUFFIX
     film: str | None = out or paths.beside(source, ".view.mp4")
     if Path(film or "").suffix.lower() == PICTURE:
-        film, sheet = None, _only_sheet(out, sheet, curve)
+        if sheet is not None or curve is not None:
+            raise UsageError(f"{out}: is a sheet of masks, without a film; --sheet and --curve go beside a film")
+        film, sheet = None, out
     _check(source, film, curve, sheet, original, taus, is_tokens=is_tokens, force=force)
 
-    from inlay.cli.model import Model
     from inlay.codec import EncodeConfig
     from inlay.masking import Budget
 
-    screen = Screen(json=json, quiet=quiet)
     config = EncodeConfig(mode=mode, criterion=criterion, reference=reference)
     for value in taus:
         Budget(tau=value)  # refused here if it cannot be
-    model = Model(backbone=backbone, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
+    model.check()
     record: dict[str, Any] = {"input": source}
     rows: list[tuple[str, str]] = []
     if film is not None:
         record |= _film(
             source, film, curve, original, model, config, taus, size, screen, is_tokens=is_tokens, force=force
         )
-        rows += [
-            ("film", film),
-            ("kept", f"{record['keep_rate']:.1%} of {record['cells']:,} cells, mode {record['mode']}"),
-        ]
+        kept = f"{record['keep_rate']:.1%} of {record['cells']:,} cells, mode {record['mode']}"
+        rows += [("film", film), ("kept", kept)]
         rows += [] if curve is None else [("curve", curve)]
     if sheet is not None:
         record |= _sheet(source, sheet, model, config, taus, size)
@@ -100,48 +94,52 @@ def view(
 
 
 def _film(
-    source: str, film: str, curve: str | None, original: str | None, model: Model, config: EncodeConfig,
+    source: str, film: str, curve: str | None, original: str | None, model: options.Model, config: EncodeConfig,
     taus: list[float], size: str, screen: Screen, *, is_tokens: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    from inlay.cli.passes import open_clip, tokenizer_of
-    from inlay.cli.viewing import film_tokens, film_video, write_film
+    """Decode, and of a video encode, as the film goes on; what is read is read once, and one chunk waits at a time."""
+    from inlay.cli.passes import tokenizer_of
+    from inlay.cli.viewing import write_film
+    from inlay.codec import Encoder
     from inlay.container import TokenReader
+    from inlay.draw.film import shots
+    from inlay.video import open_video
 
+    chunks: Iterable[Tokens]
+    originals: Iterable[Video] | None
+    frames: int | None
+    fill: str | None
     with ExitStack() as stack:
-        frames: int | None
         if is_tokens:
-            tokens = stack.enter_context(TokenReader(source))
-            clip = stack.enter_context(open_clip(original, size=size)) if original else None
-            tokenizer, chosen = tokenizer_of(tokens.recipe, replace(model, backbone=tokens.recipe.backbone), screen)
-            scenes = film_tokens(tokens, clip, tokenizer, chosen)
-            frames = tokens.info.frames
+            reader = stack.enter_context(TokenReader(source))
+            originals = stack.enter_context(open_video(original, size=size)) if original else None
+            recipe, frames, chunks = reader.recipe, reader.info.frames, reader
+            tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=recipe.backbone), screen)
+            mode = recipe.streaming
         else:
-            video = stack.enter_context(open_clip(source, size=size))
-            tokenizer = model.load()
+            video = stack.enter_context(open_video(source, size=size))
+            tokenizer, frames, fill = model.load(), video.frames, model.fill
             config = config.resolve(tokenizer.spec)
-            scenes = film_video(video, tokenizer, config, taus[0] if taus else None, model.fill)
-            frames = video.frames
-        mode = tokens.recipe.streaming if is_tokens else config.mode
+            originals, encoded = tee(video.chunks(config.chunk_frames))
+            chunks, mode = Encoder(tokenizer, config, tau=taus[0] if taus else None).encode(encoded), config.mode
+        shown, decoded = tee(chunks)
+        scenes = shots(shown, tokenizer.decode_chunks(decoded, fill=fill), originals)
         title = Path(source).name
         record = write_film(scenes, film, curve, title=title, frames=frames, force=force, screen=screen)
         return record | {"mode": mode}
 
 
-def _sheet(source: str, sheet: str, model: Model, config: EncodeConfig, taus: list[float], size: str) -> dict[str, Any]:
-    from inlay.cli.passes import open_clip
+def _sheet(
+    source: str, sheet: str, model: options.Model, config: EncodeConfig, taus: list[float], size: str
+) -> dict[str, Any]:
     from inlay.cli.viewing import write_sheet
     from inlay.codec import CLIP_FRAMES
+    from inlay.video import open_video
     from inlay.video.frames import join_videos
 
-    with open_clip(source, size=size, frames=CLIP_FRAMES) as reader:
+    with open_video(source, size=size, frames=CLIP_FRAMES) as reader:
         clip = join_videos(list(reader.chunks(CLIP_FRAMES)))
     return write_sheet(clip, sheet, model.load(), config, taus, title=Path(source).name)
-
-
-def _only_sheet(out: str | None, sheet: str | None, curve: str | None) -> str | None:
-    if sheet is not None or curve is not None:
-        raise UsageError(f"{out}: is a sheet of masks, without a film; --sheet and --curve go beside a film")
-    return out
 
 
 def _check(
@@ -163,11 +161,8 @@ def _check(
         raise UsageError("standard input can be read once; draw the film or the sheet, or give a file")
     inputs = (source,) if original is None else (source, paths.input_video(original))
     for name, path in (("curve", curve), ("sheet", sheet)):
-        if path is None:
-            continue
-        if Path(path).suffix.lower() != PICTURE:
-            raise UsageError(f"{path}: the {name} is a PNG; give a name that ends in .png")
-        paths.output(path, force=force, inputs=inputs)
+        if path is not None:
+            paths.output_png(name, path, force=force, inputs=inputs)
     if curve is not None:
         require("matplotlib", extra="plot")
     if film is not None and Path(film).suffix.lower() == FILM:

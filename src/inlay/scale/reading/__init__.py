@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token files in shards or folders in, samples for training out: sparse tokens, or dense latents."""
+"""Read token files in shards or folders as samples for training: sparse tokens, or dense latents."""
 
 from __future__ import annotations
 

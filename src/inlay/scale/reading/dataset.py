@@ -1,25 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a data set in, its samples by number out: random access, for samplers that know what they want."""
+"""`TokenDataset`: the samples of a data set by number, for samplers that know what they want."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
+from inlay.container import open as open_tokens
+from inlay.errors import TokenFileError, UsageError, pick
 from inlay.scale.layout import DatasetRecord, VideoRecord
-from inlay.scale.reading.dense import MAKERS_CHOICE, DenseConfig
-from inlay.scale.reading.fetch import Fetcher
-from inlay.scale.reading.files import Place
-from inlay.scale.reading.members import list_members, record_of
-from inlay.scale.reading.sample import Opener
+from inlay.scale.reading.dense import MAKERS_CHOICE, Densifier
+from inlay.scale.reading.fetch import Fetched, Fetcher
+from inlay.scale.reading.files import Place, as_file
+from inlay.scale.reading.members import Member, list_members, record_of
+from inlay.scale.reading.sample import MODES, TokenSample
+
+DAMAGED = {
+    "raise": "a token file that cannot be read ends the reading with its name",
+    "skip": "it is left out, named in the log and counted",
+}
 
 
 class TokenSource:
-    """What both readers share: the list of members, how samples are made, and the latent statistics."""
+    """What both readers share: the list of members, how samples are made, and the latent statistics.
+
+    Args:
+        also: adds fields of the user's own to dense samples, such as text embeddings.
+    """
 
     def __init__(
         self,
@@ -35,11 +48,18 @@ class TokenSource:
         damaged: str = "raise",
         also: Callable[[VideoRecord], dict[str, Any]] | None = None,
     ) -> None:
-        dense = DenseConfig(fill=fill, layout=layout, weights=weights, dtype=dtype, device=device)
+        dense = Densifier(fill=fill, layout=layout, weights=weights, dtype=dtype, device=device)
+        pick("mode", mode, MODES)
+        pick("choice for damaged files", damaged, DAMAGED)
         self.set = list_members(source)
         self.members = self.set.members
-        self.opener = Opener(self.set, mode=mode, damaged=damaged, normalise=normalise, dense=dense, also=also)
+        if normalise:
+            if self.dataset is None:
+                raise UsageError("only a data set written by inlay tokenize knows its latent mean and std")
+            dense = replace(dense, mean=tuple(self.dataset.latent_mean), std=tuple(self.dataset.latent_std))
+        self.mode, self.dense, self.damaged, self.also = mode, dense, damaged, also
         self.fetcher = Fetcher()
+        self._skipped = torch.zeros(64, dtype=torch.int64).share_memory_()  # a place for each worker: no two write one
 
     def __repr__(self) -> str:
         told = self.dataset
@@ -54,7 +74,24 @@ class TokenSource:
     @property
     def skipped(self) -> int:
         """Damaged token files left out so far, by all workers of this process together."""
-        return int(self.opener.skipped.sum())
+        return int(self._skipped.sum())
+
+    def sample(self, member: Member, data: Fetched) -> Any:
+        """The sample, or None for one that is skipped."""
+        try:
+            if not isinstance(data, bytes):
+                raise data
+            record, tokens = record_of(member, data), open_tokens(as_file(data, member.name))
+            if self.mode == "sparse":
+                return TokenSample(tokens=tokens, record=record)
+            return self.dense(tokens, record) | (self.also(record) if self.also else {})
+        except TokenFileError as error:
+            if self.damaged == "raise":
+                raise
+            logging.getLogger(__name__).warning("skipped: %s", error)
+            worker = get_worker_info()
+            self._skipped[(worker.id if worker else 0) % len(self._skipped)] += 1
+            return None
 
 
 class TokenDataset(TokenSource, Dataset[Any]):
@@ -72,14 +109,13 @@ class TokenDataset(TokenSource, Dataset[Any]):
 
     def __getitem__(self, i: int) -> Any:
         member = self.members[i]
-        return self.opener.open(member, self.fetcher.many([member])[0])
+        return self.sample(member, self.fetcher.many([member])[0])
 
     def records(self) -> list[VideoRecord]:
         """The manifest; of loose files each is opened once to see what it holds."""
         if any(m.record is None for m in self.members):
             self.members = tuple(
-                m if m.record else type(m)(m.key, m.place, m.kind, m.offset, m.size, record_of(m, self.fetcher.one(m)))
-                for m in self.members
+                m if m.record else replace(m, record=record_of(m, self.fetcher.one(m))) for m in self.members
             )
         return [m.record for m in self.members if m.record is not None]
 

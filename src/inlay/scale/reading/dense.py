@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, dense latents out, in the dictionary one's trainer expects.
+"""Dense latents of token files, in the dictionary one's trainer expects.
 
 Legend: C channels, T latent slots, h w latent rows and columns.
 """
@@ -27,8 +27,8 @@ MAKERS_CHOICE = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseConfig:
-    """How dense latents are made."""
+class Densifier:
+    """Makes dense latents without a backbone: a worker that only reads need not load a decoder."""
 
     fill: str = MAKERS_CHOICE  # auto: the one the token file names
     weights: str | None = None  # a LIT's file, or the folder it lies in; None: those that ship with the backbone
@@ -42,27 +42,18 @@ class DenseConfig:
         pick("fill", self.fill, {MAKERS_CHOICE: None, **FILLS, **LIT_FILES})
         pick("layout", self.layout, LAYOUTS)
 
-
-class Densifier:
-    """Fills without a backbone: a worker that only reads need not load a decoder."""
-
-    def __init__(self, config: DenseConfig) -> None:
-        self.config = config
-
     def __call__(self, tokens: Tokens, record: VideoRecord) -> dict[str, Any]:
-        layout = LAYOUTS[self.config.layout]
-        z_CThw = self.latents(tokens).to(self.config.dtype or layout.dtype)
-        return layout.build(z_CThw, record)
+        layout = LAYOUTS[self.layout]
+        return layout.build(self.latents(tokens).to(self.dtype or layout.dtype), record)
 
     @torch.no_grad()
     def latents(self, tokens: Tokens) -> Tensor:
         """[C, T, h, w] float32 of a whole video."""
-        name = tokens.recipe.fill if self.config.fill == MAKERS_CHOICE else self.config.fill
-        filler = _filler(name, tokens.recipe.backbone, self.config.weights, self.config.device)
-        decoder = LatentDecoder(filler)
+        name = tokens.recipe.fill if self.fill == MAKERS_CHOICE else self.fill
+        decoder = LatentDecoder(_filler(name, tokens.recipe.backbone, self.weights, self.device))
         z_CThw = torch.cat([decoder.push(chunk) for chunk in tokens.chunks()], dim=2)[0].float().cpu()
-        if self.config.mean is not None and self.config.std is not None:
-            mean, std = (torch.tensor(x).view(-1, 1, 1, 1) for x in (self.config.mean, self.config.std))
+        if self.mean is not None and self.std is not None:
+            mean, std = (torch.tensor(x).view(-1, 1, 1, 1) for x in (self.mean, self.std))
             z_CThw = (z_CThw - mean) / std.clamp(min=1e-6)
         return z_CThw.clone() if z_CThw.is_inference() else z_CThw  # a trainer wants an ordinary tensor
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members in, the bytes of their token files out: one at a time, or many at once in few requests."""
+"""Read the bytes of token files: one at a time, or many at once in few requests."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from inlay.errors import TokenFileError, UsageError
@@ -26,7 +27,7 @@ class Fetcher:
         self._starts: dict[str, list[int]] = {}  # of Parquet files: the first row of each row group, and the end
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # a worker begins with empty hands
+        return {}  # a worker process begins with nothing read
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
@@ -42,41 +43,38 @@ class Fetcher:
         for span in spans(members):
             try:
                 got |= self._span(span)
-            except (TokenFileError, UsageError) as error:
-                got |= dict.fromkeys(span, error) if len(span) == 1 else self._each(span)
+            except (TokenFileError, UsageError):
+                got |= {member: self._one_or_error(member) for member in span}
         return [got[m] for m in members]
 
-    def _each(self, span: list[Member]) -> dict[Member, Fetched]:
-        got: dict[Member, Fetched] = {}
-        for member in span:
-            try:
-                got[member] = self.one(member)
-            except (TokenFileError, UsageError) as error:
-                got[member] = error
-        return got
+    def _one_or_error(self, member: Member) -> Fetched:
+        try:
+            return self.one(member)
+        except (TokenFileError, UsageError) as error:
+            return error
 
     def _span(self, span: list[Member]) -> dict[Member, Fetched]:
         if len(span) == 1:
             return {span[0]: self.one(span[0])}
         start, stop = span[0].offset, span[-1].offset + (span[-1].size or 0)
         data = files.read(span[0].place, start, stop - start)
-        cut = {m: data[m.offset - start : m.offset - start + (m.size or 0)] for m in span}
-        return {m: _whole(part, m) for m, part in cut.items()}
+        return {m: _whole(data[m.offset - start : m.offset - start + (m.size or 0)], m) for m in span}
 
     def _row(self, member: Member) -> bytes:
-        starts = self._row_groups(member.place)
+        place = member.place
+        if place not in self._starts:
+            with files.parquet(place) as table:
+                groups = (table.metadata.row_group(i).num_rows for i in range(table.num_row_groups))
+                self._starts[place] = list(accumulate(groups, initial=0))
+        starts = self._starts[place]
         if not 0 <= member.offset < starts[-1]:
             raise TokenFileError(f"{member.name}: row {member.offset} of {starts[-1]} is not there; fetch it again")
         number = bisect_right(starts, member.offset) - 1
-        if self._group != (member.place, number):
-            self._rows = _read_group(member.place, number)
-            self._group = (member.place, number)
+        if self._group != (place, number):
+            with files.parquet(place) as table:
+                self._rows = table.read_row_group(number, columns=[TOKENS_COLUMN])[TOKENS_COLUMN].to_pylist()
+            self._group = (place, number)
         return self._rows[member.offset - starts[number]]
-
-    def _row_groups(self, place: str) -> list[int]:
-        if place not in self._starts:
-            self._starts[place] = _group_starts(place)
-        return self._starts[place]
 
 
 def spans(members: Sequence[Member]) -> list[list[Member]]:
@@ -104,16 +102,3 @@ def _whole(data: bytes, member: Member) -> bytes:
             f"{member.name}: the shard ends after {len(data):,} of {member.size:,} bytes; fetch the shard again"
         )
     return data
-
-
-def _group_starts(place: str) -> list[int]:
-    with files.parquet(place) as table:
-        starts = [0]
-        for i in range(table.num_row_groups):
-            starts.append(starts[-1] + table.metadata.row_group(i).num_rows)
-        return starts
-
-
-def _read_group(place: str, number: int) -> list[bytes]:
-    with files.parquet(place) as table:
-        return table.read_row_group(number, columns=[TOKENS_COLUMN])[TOKENS_COLUMN].to_pylist()

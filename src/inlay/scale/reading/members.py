@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a data set in, the list of its token files out: where each lies, and what is known of it.
+"""List the token files of a data set: where each lies, and what is known of it.
 
 A place is the folder `inlay tokenize` wrote, a folder of token files or of shards, one shard or token file, or a list.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inlay.container import summary
@@ -62,15 +62,17 @@ def list_members(source: files.Place | Sequence[files.Place]) -> TokenSet:
     """What there is to read. A data set with a manifest is not opened any further."""
     if isinstance(source, Sequence) and not isinstance(source, str):
         sets = [list_members(place) for place in source]
-        if len(sets) == 1:
-            return sets[0]
-        return _some(tuple(m for s in sets for m in s.members), "this list")
-    place = str(source)
-    if files.is_folder(place):
-        return _some_set(_folder(place), place)
-    if not files.exists(place):
+        place, found = "this list", TokenSet(members=tuple(m for s in sets for m in s.members))
+        found = sets[0] if len(sets) == 1 else found
+    elif files.is_folder(place := str(source)):
+        found = _folder(place)
+    elif files.exists(place):
+        found = TokenSet(members=_one(place))
+    else:
         raise UsageError(f"{place} does not exist; give a folder, a shard or a token file")
-    return _some(_one(place), place)
+    if not found.members:
+        raise UsageError(f"{place} holds no token files; expected {DATASET}, or files that end in {', '.join(KINDS)}")
+    return found
 
 
 def record_of(member: Member, data: bytes) -> VideoRecord:
@@ -96,16 +98,6 @@ def record_of(member: Member, data: bytes) -> VideoRecord:
     )
 
 
-def _some(members: tuple[Member, ...], name: str) -> TokenSet:
-    return _some_set(TokenSet(members=members), name)
-
-
-def _some_set(found: TokenSet, name: str) -> TokenSet:
-    if not found.members:
-        raise UsageError(f"{name} holds no token files; expected {DATASET}, or files that end in {', '.join(KINDS)}")
-    return found
-
-
 def _folder(folder: str) -> TokenSet:
     if files.exists(files.join(folder, DATASET)):
         return _with_manifest(folder)
@@ -114,8 +106,7 @@ def _folder(folder: str) -> TokenSet:
             f"{folder} has shards but no {DATASET}: the job that writes it has not ended; run inlay tokenize again, "
             f"or read what is there: {files.join(folder, SHARDS)}"
         )
-    found = [m for place in files.find(folder, KINDS) for m in _one(place, folder)]
-    return TokenSet(members=tuple(found))
+    return TokenSet(members=tuple(m for place in files.find(folder, KINDS) for m in _one(place, folder)))
 
 
 def _with_manifest(folder: str) -> TokenSet:
@@ -152,7 +143,7 @@ def _one(place: str, folder: str = "") -> tuple[Member, ...]:
 def _tar(place: str) -> tuple[Member, ...]:
     """A walk over the heads of the tar; the token files themselves are not read."""
     found: list[Member] = []
-    notes: dict[str, dict[str, Any]] = {}
+    notes: dict[str, dict[str, Any]] = {}  # the manifest lines beside them
     try:
         with files.opened(place) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for entry in tar:
@@ -180,8 +171,7 @@ def _noted(member: Member, note: dict[str, Any]) -> Member:
         record = VideoRecord(**known(VideoRecord, note) | {"shard": member.place, "offset": member.offset})
     except TypeError:
         record = None
-    caption = note.get("caption")
-    return Member(member.key, member.place, member.kind, member.offset, member.size, record, caption)
+    return replace(member, record=record, caption=note.get("caption"))
 
 
 def _parquet(place: str) -> tuple[Member, ...]:

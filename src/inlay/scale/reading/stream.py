@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a data set in, its samples in a shuffled order out: sequential reads, shared out, resumable.
+"""`TokenStream`: the samples of a data set in a shuffled order, by sequential reads, shared out, resumable.
 
 The order of an epoch is a pure function of (seed, epoch, consumer); a place in it is a number. Shards are shuffled and
 laid end to end; consumer c of n, one for each rank and worker, takes the c-th of n equal stretches, reads it a window
-at a time and hands the window out shuffled.
+at a time and yields the window shuffled.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TokenStream(TokenSource, IterableDataset[Any]):
         if window < 1:
             raise ConfigError(f"a window holds at least one video; got {window}")
         self.seed, self.shuffle, self.window, self.tail = seed, shuffle, window, tail
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must hear of it
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must see it change
         self._done = 0  # of this consumer's videos in this epoch
         self._resume: dict[str, Any] | None = None
 
@@ -77,13 +77,13 @@ class TokenStream(TokenSource, IterableDataset[Any]):
             data = dict(zip(sorted(rows), fetched, strict=True))
             for row in rows[self._done - start :]:
                 self._done += 1
-                sample = self.opener.open(self.members[row], data.pop(row))
+                sample = self.sample(self.members[row], data.pop(row))
                 if sample is not None:
                     yield sample
         self._done = 0
 
     def order(self, epoch: int, share: int, workers: int) -> list[int]:
-        """The members that worker `share` of this rank hands out, in order."""
+        """The members that worker `share` of this rank yields, in order."""
         rows = self._end_to_end(epoch)
         consumers, consumer = self.world * workers, self.rank * workers + share
         total = len(rows) - (len(rows) % consumers if self.tail == "drop" else 0)
@@ -118,7 +118,7 @@ class TokenStream(TokenSource, IterableDataset[Any]):
     def state_after(
         self, batches: int, *, batch_size: int, workers: int = 0, drop_last: bool = False
     ) -> dict[str, Any]:
-        """Where a plain DataLoader stands that has handed out so many batches of this epoch."""
+        """Where a plain DataLoader stands that has given so many batches of this epoch."""
         if self.skipped:
             raise UsageError(
                 f"{self.skipped} damaged videos were skipped, so batches do not tell how far each worker came; "

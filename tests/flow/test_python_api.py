@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python API as its users meet it: what `encode` takes, what `decode` takes, and what is said of mistakes."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import inlay
+from inlay.backbones import Backbone
+from inlay.codec import EncodeConfig, Encoder
+from inlay.container.writer import to_bytes
+from inlay.errors import ConfigError, MissingError, ShapeError, UsageError, VideoError
+from inlay.fill import Filler, Lit, LitConfig
+from inlay.tokenizer import Tokenizer
+from inlay.video import write_video
+from inlay.video.frames import Video, from_array
+from tests.conftest import moving_square, still
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axes", ["".join(order) for order in permutations("THWC")])
+def test_frames_of_any_axis_order(axes: str) -> None:
+    video = moving_square(5, 8, 12)
+    given = video.frames.permute(*("THWC".index(axis) for axis in axes))
+    assert torch.equal(from_array(given, axes=axes).frames, video.frames)
+    assert torch.equal(from_array(given.numpy(), axes=axes).frames, video.frames)
+    pixels = given.float() / 127.5 - 1
+    assert torch.equal(from_array(pixels, axes=axes, fps=Fraction(30)).frames, video.frames)
+    assert from_array(pixels, axes=axes, fps=Fraction(30)).fps == 30
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floating_point_frames_of_any_kind(dtype: torch.dtype) -> None:
+    frames = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 8, 8, 3)
+    assert torch.equal(from_array((frames.float() / 127.5 - 1).to(dtype)).frames, frames)
+
+
+WRONG = [
+    (torch.zeros(5, 8, 8, dtype=torch.uint8), "THWC", "T, H, W, C"),
+    (torch.zeros(1, 5, 8, 8, 3, dtype=torch.uint8), "THWC", "frames of one video"),
+    (torch.zeros(5, 8, 8, 4, dtype=torch.uint8), "THWC", "3"),
+    (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "THWC", "3"),  # TCHW, and not said so
+    (torch.zeros(0, 8, 8, 3, dtype=torch.uint8), "THWC", "at least one frame"),
+    (torch.zeros(5, 8, 8, 3, dtype=torch.int64), "THWC", "uint8, or floating point"),
+    (torch.zeros(5, 8, 8, 3, dtype=torch.bool), "THWC", "uint8, or floating point"),
+    (torch.full((5, 8, 8, 3), 255.0), "THWC", r"up to 255"),
+    (torch.full((5, 8, 8, 3), torch.nan), "THWC", "not finite"),
+    (torch.zeros(5, 8, 8, 3, dtype=torch.uint8), "THWX", "names the order"),
+    (torch.zeros(5, 8, 8, 3, dtype=torch.uint8), "THW", "names the order"),
+    (torch.zeros(5, 4, 8, 8), "TCHW", "3"),
+]
+
+
+@pytest.mark.parametrize(("frames", "axes", "says"), WRONG, ids=[f"{tuple(x.shape)} {axes}" for x, axes, _ in WRONG])
+def test_frames_that_are_none_are_refused(frames: torch.Tensor, axes: str, says: str) -> None:
+    with pytest.raises(ShapeError, match=says):
+        from_array(frames, axes=axes)
+
+
+def test_every_kind_of_source_gives_the_same_tokens(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = write_video(moving_square(37, 16, 24), tmp_path / "clip.mkv", lossless=True)
+    video = inlay.read_video(path)
+    wanted = to_bytes(tiny_tokenizer.encode(str(path)))
+    x = video.frames
+    assert to_bytes(tiny_tokenizer.encode(path)) == wanted
+    assert to_bytes(tiny_tokenizer.encode(video)) == wanted
+    assert to_bytes(tiny_tokenizer.encode(x, fps=video.fps)) == wanted
+    assert to_bytes(tiny_tokenizer.encode(x.numpy(), fps=24.0)) == wanted
+    assert to_bytes(tiny_tokenizer.encode(x.permute(0, 3, 1, 2), axes="TCHW")) == wanted
+    assert to_bytes(tiny_tokenizer.encode(x.permute(3, 0, 1, 2).float() / 127.5 - 1, axes="CTHW")) == wanted
+    floats = (x.numpy() / 127.5 - 1).astype(np.float32)
+    assert to_bytes(tiny_tokenizer.encode(floats)) == wanted
+
+
+def test_lists_come_back_as_lists(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    video = moving_square(9, 16, 24)
+    path = write_video(still(5, 16, 16), tmp_path / "still.mkv", lossless=True)
+    mixed = tiny_tokenizer.encode([video, path, video.frames, str(path)])
+    assert [tokens.info.frames for tokens in mixed] == [9, 5, 9, 5]
+    assert to_bytes(mixed[0]) == to_bytes(mixed[2]) == to_bytes(tiny_tokenizer.encode(video))
+    assert [len(t) for t in tiny_tokenizer.encode((video, video), tokens=10)] == [10, 10]
+    assert [len(t) for t in tiny_tokenizer.encode([video], keep=0.5, exact=True)] == [9]
+    assert tiny_tokenizer.encode([]) == []
+
+
+def test_a_list_names_what_is_wrong_with_one_of_it(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(VideoError, match="no such file"):
+        tiny_tokenizer.encode([still(5, 16, 16), tmp_path / "none.mp4"])
+    with pytest.raises(ShapeError, match="uint8"):
+        tiny_tokenizer.encode([torch.zeros(5, 8, 8, 3, dtype=torch.int32)])
+
+
+# --- keywords ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"kepp": 0.3}, "did you mean 'keep'"),
+        ({"tua": 0.3}, "did you mean 'tau'"),
+        ({"presicion": "q8"}, "did you mean 'precision'"),
+        ({"key_second": 3}, "did you mean 'key_seconds'"),
+        ({"streaming": "clips"}, "it takes: tau, keep"),
+    ],
+)
+def test_an_unknown_keyword_names_the_nearest(tiny_tokenizer: Tokenizer, given: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        tiny_tokenizer.encode(still(5, 16, 16), **given)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"mode": "clip"}, "did you mean 'clips'"),
+        ({"criterion": "latent-l3"}, "unknown criterion"),
+        ({"reference": "last"}, "unknown reference"),
+        ({"precision": "fp8"}, "unknown precision"),
+        ({"tau": 0.3, "keep": 0.5}, "tau and keep contradict"),
+        ({"exact": True}, "give one"),
+        ({"chunk_frames": 32}, "33 is"),
+        ({"psnr": 101}, "at most 100"),
+        ({"criterion": "latent-l2"}, "no default tau"),
+    ],
+)
+def test_wrong_values_are_refused_with_a_sentence(
+    tiny_tokenizer: Tokenizer, given: dict[str, object], says: str
+) -> None:
+    with pytest.raises((UsageError, ConfigError), match=says) as caught:
+        tiny_tokenizer.encode(still(5, 16, 16), **given)  # type: ignore[call-overload]
+    assert "--" not in str(caught.value), "the library knows nothing of flags"
+
+
+def test_arguments_are_named(tiny_tokenizer: Tokenizer) -> None:
+    tokens = tiny_tokenizer.encode(still(5, 16, 16))
+    with pytest.raises(TypeError, match="positional"):
+        tiny_tokenizer.encode(still(5, 16, 16), 0.3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="positional"):
+        tiny_tokenizer.decode(tokens, "hold")  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        tiny_tokenizer.fill(tokens, "hold")  # type: ignore[misc]
+
+
+def test_modes_differ_as_they_say(tiny_tokenizer: Tokenizer) -> None:
+    video = moving_square(70, 16, 24)
+    auto, stateful = tiny_tokenizer.encode(video, tau=0.3), tiny_tokenizer.encode(video, tau=0.3, mode="stateful")
+    assert to_bytes(auto) == to_bytes(stateful) and auto.recipe.streaming == "stateful"
+    clips = tiny_tokenizer.encode(video, tau=0.3, mode="clips")
+    assert all(span.key for span in clips.spans) and len(clips) > len(auto)
+
+
+# --- fill and decode --------------------------------------------------------------------------------------------------
+
+
+def test_what_fill_gives_decode_takes(tiny_tokenizer: Tokenizer) -> None:
+    """A generator is trained on what `fill` gives; what it makes is decoded like that."""
+    video = moving_square(33, 24, 40)
+    tokens = tiny_tokenizer.encode(video, tau=0.3, fps=24)
+    for fill in ("hold", "linear"):
+        z = tiny_tokenizer.fill(tokens, fill=fill)
+        assert isinstance(z, torch.Tensor) and z.shape == (1, 16, 9, 3, 5)
+        assert torch.equal(tiny_tokenizer.decode(z).frames, tiny_tokenizer.decode(tokens, fill=fill).frames)
+
+
+def test_latents_that_a_generator_made(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    z = torch.randn(1, 16, 3, 2, 4)
+    video = tiny_tokenizer.decode(z)
+    assert video.frames.shape == (9, 16, 32, 3) and video.fps == 24
+    video = tiny_tokenizer.decode(z.double().requires_grad_(), fps=Fraction(30000, 1001), size=(15, 30))
+    assert video.frames.shape == (9, 15, 30, 3) and video.fps == Fraction(30000, 1001)
+    assert len(inlay.read_video(video.save(tmp_path / "made.mp4"))) == 9
+    assert not z.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ((1, 8, 3, 2, 2), "latents"),
+        ((16, 3, 2, 2), "latents"),
+        ((1, 16, 0, 2, 2), "latents"),
+        ((2, 16, 3, 2, 2), "one"),
+    ],
+)
+def test_latents_of_another_kind_are_refused(tiny_tokenizer: Tokenizer, shape: tuple[int, ...], says: str) -> None:
+    with pytest.raises((ShapeError, UsageError), match=says):
+        tiny_tokenizer.decode(torch.zeros(shape))
+
+
+def test_a_lit_of_other_weights_is_refused(tiny_mini: Backbone) -> None:
+    lit = Lit.build(LitConfig(width=32, heads=1, blocks=1)).eval()
+    lit.backbone_hash = "f" * 16
+    filler = Filler({"lit": lit})
+    tokenizer = Tokenizer(tiny_mini, filler=filler)
+    tokens = tokenizer.encode(moving_square(9, 16, 16), tau=0.3)
+    for use in (
+        lambda: filler.check(tokens.recipe),
+        lambda: filler.check(tokens.recipe, "lit"),
+        lambda: tokenizer.decode(tokens),
+        lambda: tokenizer.fill(tokens),
+    ):
+        with pytest.raises(MissingError, match=r"trained for a backbone with weights ffff.*fill with 'hold'"):
+            use()
+    filler.check(tokens.recipe, "hold")
+    assert tokenizer.decode(tokens, fill="hold").frames.shape == (9, 16, 16, 3)
+    lit.backbone_hash = tokens.recipe.weight_hash
+    filler.check(tokens.recipe)
+    lit.backbone_hash = ""  # of nobody in particular
+    filler.check(tokens.recipe)
+
+
+def test_lits_of_a_folder_are_those_of_its_backbone(tmp_path: Path) -> None:
+    from inlay.fill import save_lit
+
+    lit = Lit.build(LitConfig(width=32, heads=1, blocks=1)).eval()
+    for name, made_for in (("lit", "a" * 16), ("lit-paper", "b" * 16)):
+        save_lit(tmp_path / f"mini.{name}.safetensors", lit, {"backbone_hash": made_for})
+    assert set(Filler.load(tmp_path, "mini", "a" * 16).lits) == {"lit"}
+    assert Filler.load(tmp_path, "mini", "a" * 16).default == "lit"
+    assert Filler.load(tmp_path, "mini", "c" * 16).names == ("hold", "linear")
+
+
+def test_a_default_fill_inside_a_block(tiny_tokenizer: Tokenizer) -> None:
+    tokens = tiny_tokenizer.encode(moving_square(33, 16, 16), tau=0.5)
+    with tiny_tokenizer.defaulting_to("linear"):
+        assert torch.equal(tiny_tokenizer.fill(tokens), tiny_tokenizer.fill(tokens, fill="linear"))
+        assert tiny_tokenizer.encode(moving_square(5, 16, 16)).recipe.fill == "linear"
+    assert tiny_tokenizer.filler.default == "hold"
+    with pytest.raises(UsageError, match="did you mean 'linear'"), tiny_tokenizer.defaulting_to("linea"):
+        pass
+
+
+# --- what things are called and how they print ------------------------------------------------------------------------
+
+
+def test_public_names_of_streams_are_the_codecs(tiny_tokenizer: Tokenizer) -> None:
+    from inlay.codec import Decoder
+
+    assert inlay.StreamEncoder is Encoder and inlay.StreamDecoder is Decoder
+    encoder, decoder = (
+        inlay.StreamEncoder(tiny_tokenizer, EncodeConfig(chunk_frames=9)),
+        inlay.StreamDecoder(tiny_tokenizer),
+    )
+    video = moving_square(20, 16, 16)
+    chunks = [*encoder.push(video), *encoder.flush()]
+    assert sum(len(decoder.push(chunk)) for chunk in chunks) == 20
+
+
+def test_things_print_what_they_are(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    assert repr(tiny_tokenizer) == (
+        "Tokenizer(mini-untrained, 16 channels, 4x8x8, tau 0.1, fills hold, linear; float32 on cpu)"
+    )
+    video = moving_square(33, 16, 24)
+    assert repr(video) == "Video(uint8[33, 16, 24, 3], fps=24)"
+    tokens = tiny_tokenizer.encode(video, tau=0.3)
+    text = repr(tokens)
+    assert f"{len(tokens):,} of 54 cells" in text and "mode stateful" in text and "33 frames 24x16" in text
+    tokens.save(tmp_path / "a.inlay")
+    assert repr(inlay.scale.TokenDataset(tmp_path)) == "TokenDataset(1 videos; sparse)"
+    assert repr(inlay.scale.TokenStream(tmp_path, mode="dense")) == "TokenStream(1 videos; dense)"
+
+
+def test_a_video_becomes_what_it_was(tiny_tokenizer: Tokenizer) -> None:
+    video = Video(frames=moving_square(34, 17, 23).frames, fps=Fraction(30000, 1001))
+    back = tiny_tokenizer.decode(tiny_tokenizer.encode(video, tau=0.3))
+    assert back.frames.shape == video.frames.shape and back.fps == video.fps
