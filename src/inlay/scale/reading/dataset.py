@@ -62,9 +62,10 @@ class TokenSource:
         self._skipped = torch.zeros(64, dtype=torch.int64).share_memory_()  # a place for each worker: no two write one
 
     def __repr__(self) -> str:
-        told = self.dataset
-        made = "" if told is None else f" by {told.recipe.get('backbone')}, {told.keep_rate:.1%} of the cells kept"
-        return f"{type(self).__name__}({len(self.members):,} videos{made}; {self.opener.mode})"
+        made = ""
+        if (d := self.dataset) is not None:
+            made = f" by {d.recipe['backbone']}, {d.keep_rate:.1%} of the cells kept, mode {d.recipe['streaming']}"
+        return f"{type(self).__name__}({len(self.members):,} videos{made}; {self.mode})"
 
     @property
     def dataset(self) -> DatasetRecord | None:
