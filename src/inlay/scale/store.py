@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ def is_address(place: str) -> bool:
 def filesystem(address: str) -> tuple[Any, str]:
     """The fsspec file system of a path or address, and the path in it."""
     fsspec = require("fsspec", extra="scale")
+    if not is_address(address):  # a file name may hold what would be an operator in an address
+        return fsspec.filesystem("file"), os.path.abspath(address.removeprefix("file://"))  # noqa: PTH100 - keeps links
     try:
         return fsspec.core.url_to_fs(address)
     except (ImportError, ValueError, OSError) as error:
