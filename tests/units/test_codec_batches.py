@@ -14,7 +14,7 @@ from torch import Tensor
 
 from inlay.backbones import Backbone, State, load_backbone
 from inlay.codec import MODES, Decoder, EncodeConfig, Encoder, Watch, WholeVideo, encode_videos
-from inlay.codec.calls import Call, Room, join_states, run_calls, shape_of, split_state
+from inlay.codec.calls import BatchLimits, Call, join_states, run_calls, shape_of, split_state
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, ShapeError, VideoError
 from inlay.fill import Filler, Lit, LitConfig
@@ -95,12 +95,12 @@ def in_step(
     config: EncodeConfig = NINE,
     *,
     budget: Budget | None = None,
-    room: Room | None = None,
+    limits: BatchLimits | None = None,
 ) -> list[Tokens | Exception]:
     """What became of each video, all of them in one batch."""
     chunks: list[list[Tokens]] = [[] for _ in sources]
     errors: dict[int, Exception] = {}
-    for number, chunk in encode_videos(tokenizer, sources, config, budget=budget, batch=len(sources), room=room):
+    for number, chunk in encode_videos(tokenizer, sources, config, budget=budget, batch=len(sources), limits=limits):
         assert number not in errors, "nothing comes of a video after its error"
         if isinstance(chunk, Exception):
             errors[number] = chunk
@@ -226,17 +226,17 @@ def test_one_that_fails_in_a_batch_fails_alone() -> None:
 
 def test_a_batch_that_does_not_fit_is_halved() -> None:
     backbone = load_backbone("mini-untrained")
-    tokenizer, room = around(Limited(backbone, 2)), {}
+    tokenizer, limits = around(Limited(backbone, 2)), {}
     videos = [moving_square(17, 32, 32, seed=s) for s in range(5)]
-    got = whole(in_step(tokenizer, [pieces(video) for video in videos], room=room))
+    got = whole(in_step(tokenizer, [pieces(video) for video in videos], limits=limits))
     for video, tokens in zip(videos, got, strict=True):
         same_decisions(alone(around(backbone), video), tokens)
     asked = tokenizer.backbone.asked  # type: ignore[attr-defined]
     assert asked[:5] == [5, 3, 2, 2, 1]
-    assert asked.count(5) == asked.count(3) == len(room)  # each kind of call fails once at each size, and never again
-    assert set(room.values()) == {2}
+    assert asked.count(5) == asked.count(3) == len(limits)  # each kind of call fails once at each size, and never again
+    assert set(limits.values()) == {2}
     asked.clear()
-    whole(in_step(tokenizer, [pieces(video) for video in videos], room=room))
+    whole(in_step(tokenizer, [pieces(video) for video in videos], limits=limits))
     assert max(asked) == 2, "what was learnt is kept by whoever calls again"
 
 
@@ -264,7 +264,7 @@ def test_calls_are_answered_each_by_its_own(tiny_tokenizer: Tokenizer) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("most", [8, 2])
 def test_a_batch_on_a_gpu_decides_as_the_cpu_does(most: int) -> None:
-    """With room for all, and with memory for two only."""
+    """With memory for all, and with memory for two only."""
     on_cpu = around(load_backbone("mini-untrained"))
     on_gpu = around(Limited(load_backbone("mini-untrained", device="cuda"), most), "cuda")
     videos = [moving_square(17, 32, 32, seed=s) for s in range(5)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration: the ladder's masks are the masking room's, statistics are plain means, tau is the mean score."""
+"""Calibration: the ladder's masks are the encoder's, statistics are plain means, tau is the mean score."""
 
 from __future__ import annotations
 

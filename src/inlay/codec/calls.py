@@ -16,7 +16,7 @@ from torch import Tensor
 from inlay.backbones import State
 from inlay.codec.parts import Parts
 
-Room = dict[Hashable, int]  # shape of a call -> the largest batch that fits into memory, where not all did
+BatchLimits = dict[Hashable, int]  # shape of a call -> the largest batch that fits into memory, where not all did
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,7 +34,7 @@ class Call:
         return self.carries, tuple(self.x_BCTHW.shape), self.x_BCTHW.dtype, shape_of(self.state)
 
 
-def run_calls(parts: Parts, calls: Sequence[Call], room: Room, *, most: int) -> None:
+def run_calls(parts: Parts, calls: Sequence[Call], limits: BatchLimits, *, most: int) -> None:
     """Answer every call: latents and the state after them, or the error it met."""
     groups: dict[Hashable, list[Call]] = {}
     for call in calls:
@@ -42,10 +42,10 @@ def run_calls(parts: Parts, calls: Sequence[Call], room: Room, *, most: int) -> 
     for kind, group in groups.items():
         state = group[0].state
         joins = state is None or shape_of(state) is not None  # else it cannot be laid beside others
-        _run_group(parts, group, kind, room, min(room.get(kind, most), most) if joins else 1)
+        _run_group(parts, group, kind, limits, min(limits.get(kind, most), most) if joins else 1)
 
 
-def _run_group(parts: Parts, calls: list[Call], kind: Hashable, room: Room, size: int) -> None:
+def _run_group(parts: Parts, calls: list[Call], kind: Hashable, limits: BatchLimits, size: int) -> None:
     while calls:
         part, rest = calls[:size], calls[size:]
         error = _attempt(parts, part)
@@ -54,7 +54,7 @@ def _run_group(parts: Parts, calls: list[Call], kind: Hashable, room: Room, size
         elif len(part) == 1:
             part[0].error, calls = error, rest
         elif isinstance(error, torch.OutOfMemoryError):
-            size = room[kind] = (len(part) + 1) // 2
+            size = limits[kind] = (len(part) + 1) // 2
         else:
             size = 1
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from inlay.codec.calls import Room
+from inlay.codec.calls import BatchLimits
 from inlay.codec.choose import Chooser, choose_together
 from inlay.codec.config import EncodeConfig
 from inlay.codec.gather import Gathering
@@ -36,7 +36,7 @@ class Encoder:
             solved by `WholeVideo`, which has to have seen it.
         streams: how many videos go in step; `push_all` takes a piece of each.
         batch: how many of them go through the network together.
-        room: how many chunks of a shape fit into memory, learnt on the way.
+        limits: how many chunks of a shape fit into memory, learnt on the way.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Encoder:
         budget: Budget | None = None,
         streams: int = 1,
         batch: int | None = None,
-        room: Room | None = None,
+        limits: BatchLimits | None = None,
     ) -> None:
         if tau is not None and budget is not None:
             raise ConfigError("tau is a budget of its own; give one of the two", about=("tau",))
         self.parts = parts
         self.config = (config or EncodeConfig()).resolve(parts.spec)
         self.budget = budget or Budget(tau=tau)
-        self.latents = LatentEncoder(parts, self.config, streams=streams, batch=batch, room=room)
+        self.latents = LatentEncoder(parts, self.config, streams=streams, batch=batch, limits=limits)
         self._choosers = [Chooser(parts, self.config, self.budget) for _ in range(streams)]
         self._ended: Bucket | None = None
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from inlay.backbones import State
-from inlay.codec.calls import Call, Room, run_calls
+from inlay.codec.calls import BatchLimits, Call, run_calls
 from inlay.codec.config import EncodeConfig
 from inlay.codec.cuts import Evidence, Glimpse
 from inlay.codec.parts import Parts
@@ -182,7 +182,7 @@ class LatentEncoder:
     Args:
         streams: how many.
         batch: how many of them go through the network together.
-        room: how many chunks of a shape fit into memory, learnt on the way.
+        limits: how many chunks of a shape fit into memory, learnt on the way.
         ahead: how many rounds may be launched before an earlier one is settled: a GPU then never waits for Python.
     """
 
@@ -193,7 +193,7 @@ class LatentEncoder:
         *,
         streams: int = 1,
         batch: int | None = None,
-        room: Room | None = None,
+        limits: BatchLimits | None = None,
         ahead: int | None = None,
     ) -> None:
         self.parts, self.config = parts, config
@@ -201,7 +201,7 @@ class LatentEncoder:
         self.ahead = parts.ahead if ahead is None else ahead
         self.streams = [Stream(parts, config, number) for number in range(streams)]
         self.errors: dict[int, Exception] = {}  # streams that failed: nothing more comes from them
-        self.room: Room = {} if room is None else room
+        self.limits: BatchLimits = {} if limits is None else limits
 
     def reset(self) -> None:
         """Forget everything: the next frames begin other videos."""
@@ -236,7 +236,7 @@ class LatentEncoder:
             for number, stream in enumerate(self.streams)
             if number not in self.errors and stream.ready(ended=ended[number])
         }
-        run_calls(self.parts, [job.call for job in jobs.values()], self.room, most=self.batch)
+        run_calls(self.parts, [job.call for job in jobs.values()], self.limits, most=self.batch)
         for number, job in jobs.items():
             self.streams[number].launched(job)
         return jobs

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from inlay.codec.calls import Room
+from inlay.codec.calls import BatchLimits
 from inlay.codec.config import EncodeConfig
 from inlay.codec.decoder import Decoder
 from inlay.codec.encoder import Encoder
@@ -124,30 +124,30 @@ def encode_videos(
     *,
     budget: Budget | None = None,
     batch: int | None = None,
-    room: Room | None = None,
+    limits: BatchLimits | None = None,
 ) -> Iterator[tuple[int, Tokens | Exception]]:
     """Encode several videos in step: (which one, its next chunk), or the error that ended it, which ends no other.
 
     Args:
         sources: the pieces of each video.
         batch: how many go through the network together.
-        room: how many of a shape fit into memory; learnt on the way, and kept by whoever calls again.
+        limits: how many of a shape fit into memory; learnt on the way, and kept by whoever calls again.
     """
     config = (config or EncodeConfig()).resolve(parts.spec)
     budget = budget or Budget()
     if budget.kind == "psnr":
         raise ConfigError("videos that are encoded in step are not decoded; give them another budget", about="psnr")
     if budget.causal:
-        yield from _in_step(parts, sources, config, budget, batch, room)
+        yield from _in_step(parts, sources, config, budget, batch, limits)
     else:
-        yield from _solved_in_step(parts, sources, config, budget, batch, room)
+        yield from _solved_in_step(parts, sources, config, budget, batch, limits)
 
 
 def _in_step(
     parts: Parts, sources: Sequence[Iterable[Video]], config: EncodeConfig, budget: Budget, batch: int | None,
-    room: Room | None,
+    limits: BatchLimits | None,
 ) -> Iterator[tuple[int, Tokens | Exception]]:  # fmt: skip
-    encoder = Encoder(parts, config, budget=budget, streams=len(sources), batch=batch, room=room)
+    encoder = Encoder(parts, config, budget=budget, streams=len(sources), batch=batch, limits=limits)
     feeds = Feeds(sources)
     for pieces, ended in feeds:
         yield from encoder.step(pieces, ended=ended)
@@ -156,9 +156,9 @@ def _in_step(
 
 def _solved_in_step(
     parts: Parts, sources: Sequence[Iterable[Video]], config: EncodeConfig, budget: Budget, batch: int | None,
-    room: Room | None,
+    limits: BatchLimits | None,
 ) -> Iterator[tuple[int, Tokens | Exception]]:  # fmt: skip
-    latents = LatentEncoder(parts, config, streams=len(sources), batch=batch, room=room)
+    latents = LatentEncoder(parts, config, streams=len(sources), batch=batch, limits=limits)
     videos = [WholeVideo(parts, config) for _ in sources]
     feeds = Feeds(sources)
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
 from inlay.codec import LatentChunk, Watch, encode_videos
-from inlay.codec.calls import Room
+from inlay.codec.calls import BatchLimits
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, VideoError
@@ -41,7 +41,7 @@ class Refused:
 
 
 def encode_feeds(
-    feeds: dict[int, Feed], tokenizer: Tokenizer, config: TokenizeConfig, fitting: Room
+    feeds: dict[int, Feed], tokenizer: Tokenizer, config: TokenizeConfig, fitting: BatchLimits
 ) -> list[Encoded | Refused]:
     """Tokenise videos in step. Whatever is wrong with one ends in `Refused`; what is wrong with the disk is raised.
 
@@ -54,7 +54,7 @@ def encode_feeds(
     try:
         with tokenizer.watched_by(LatentSums(files)):
             for number, chunk in encode_videos(
-                tokenizer, sources, config.encode, budget=config.budget, batch=len(files), room=fitting
+                tokenizer, sources, config.encode, budget=config.budget, batch=len(files), limits=fitting
             ):
                 files[number].take(chunk)
         return [file.finish() for file in files]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from inlay.codec.calls import Room
+from inlay.codec.calls import BatchLimits
 from inlay.scale.config import TokenizeConfig
 from inlay.scale.encode import Encoded, Refused, encode_feeds
 from inlay.scale.feed import Feed
@@ -92,7 +92,7 @@ class Worker:
         torch.set_num_threads(task.threads)
         self.task, self.config, self.store = task, task.config, open_store(task.out)
         self.tokenizer: Tokenizer = task.config.load(task.device)
-        self.fitting: Room = {}
+        self.fitting: BatchLimits = {}
 
     def run(self, shard: Shard, progress: Progress = lambda done, refused: None) -> ShardRecord:
         """Make the shard, or find that it is there already."""
