@@ -32,7 +32,7 @@ def timed(call: Callable[[], Any], *, repeats: int, warmup: int) -> float:
     """Median milliseconds of a call."""
     for _ in range(warmup):
         call()
-    return on_cuda(call, repeats)["ms"]
+    return on_cuda(call, repeats, queued=False)["ms"]
 
 
 def made(config: CosmosConfig) -> Cosmos:

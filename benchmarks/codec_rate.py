@@ -23,13 +23,12 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
-from inlay.research.bench.models import load
-
 from inlay.codec import Decoder, EncodeConfig, Encoder
 from inlay.container.tokens import Tokens
 from inlay.masking import scan
 from inlay.origin import commit
 from inlay.research.bench.config import BenchConfig
+from inlay.research.bench.run import load
 from inlay.research.bench.stages import tau_for
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video

@@ -60,9 +60,9 @@ def whole_way(tokenizer: Tokenizer, clip: Video, tau: float) -> tuple[Video, Tok
     mark()
     tokens = open_tokens(BytesIO(to_bytes(tokens)))
     mark()
-    dense = tokenizer.fill(tokens).values
+    dense = tokenizer.fill(tokens)
     mark()
-    video = tokenizer.render(dense, tokens.info)
+    video = tokenizer.decode(dense, fps=tokens.info.fps, size=(tokens.info.height, tokens.info.width))
     mark()
     spans = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(marks)]
     times = dict(zip(("encode_and_mask", "token_bytes", "lit", "decode"), spans, strict=True))

@@ -137,9 +137,7 @@ def score(
         tau = tau_for([z for _, z in clips], target)
         masks = [keep_mask(z, MaskConfig(tau=tau)) for _, z in clips]
         for fill in [f for f in fills or (*FILLS, *tokenizer.filler.lits) if (name, target, f) not in there]:
-            run = tokenizer.find_fill(fill)
-            extra = (tau,) if fill in tokenizer.filler.lits else ()
-            filled = [(v, run(z, keep, *extra)) for (v, z), keep in zip(clips, masks, strict=True)]
+            filled = [(v, tokenizer.filler.fill(z, keep, tau, fill)) for (v, z), keep in zip(clips, masks, strict=True)]
             yield {**facts, "keep_rate": target, "tau": tau, "fill": fill, **means(filled, decode, metrics)}
 
 

@@ -149,9 +149,9 @@ def warm(a: argparse.Namespace) -> None:
     with at_level("compile"), torch.inference_mode():
         tokenizer = made_tokenizer(s, "cosmos")
         if half == "encode":
-            tokenizer.run_encode(torch.rand(int(batch), 3, 33, 256, 256, device=s.device, dtype=s.dtype))
+            tokenizer.encode_pixels(torch.rand(int(batch), 3, 33, 256, 256, device=s.device, dtype=s.dtype))
         else:
-            tokenizer.run_decode(torch.randn(int(batch), 16, 9, 32, 32, device=s.device, dtype=s.dtype))
+            tokenizer.decode_latents(torch.randn(int(batch), 16, 9, 32, 32, device=s.device, dtype=s.dtype))
 
 
 # --- what is said at the end ---------------------------------------------------------------------------------------

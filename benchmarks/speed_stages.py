@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.files import write_atomic
-from inlay.fill import Lit, LitConfig, hold, paper, plus
+from inlay.fill import Filler, Lit, LitConfig, hold, paper, plus
 from inlay.kernels import Replay
 from inlay.kernels.switch import at_level
 from inlay.masking import MaskConfig, keep_mask
@@ -317,13 +317,13 @@ def pipeline(s: Setup, name: str, batch: int) -> dict[str, Any]:
 
     @torch.inference_mode()
     def whole(x: Tensor) -> Tensor:
-        z = tokenizer.run_encode(x)
+        z = tokenizer.encode_pixels(x)
         keep = keep_mask(z, config)
-        return tokenizer.run_decode(tokenizer.fill_cells(z, keep, config.tau, "lit"))
+        return tokenizer.decode_latents(tokenizer.fill_cells(z, keep, config.tau, "lit"))
 
     @torch.inference_mode()
     def bare(x: Tensor) -> Tensor:
-        return tokenizer.run_decode(tokenizer.run_encode(x))
+        return tokenizer.decode_latents(tokenizer.encode_pixels(x))
 
     replay = Replay(whole)
     calls: dict[str, Callable[[], Any]] = {
@@ -331,17 +331,16 @@ def pipeline(s: Setup, name: str, batch: int) -> dict[str, Any]:
         "encode": lambda: tokenizer.encode_pixels(x),
         "mask": lambda: keep_mask(z, config),
         "lit": lambda: tokenizer.fill_cells(z, keep, config.tau, "lit"),
-        "decode": lambda: tokenizer.run_decode(z),
+        "decode": lambda: tokenizer.decode_latents(z),
         "whole in one graph": lambda: replay(x),
         "encode and decode alone": lambda: bare(x),
     }
     times = {stage: s.time(call) for stage, call in calls.items()}
     clip_ms = {stage: row["ms"] / batch for stage, row in times.items()}
     share = (clip_ms["mask"] + clip_ms["lit"]) / (clip_ms["encode"] + clip_ms["decode"])
-    refused = [r.refused for r in (tokenizer.run_encode, tokenizer.run_decode, replay) if getattr(r, "refused", "")]
     added = clip_ms["whole"] / clip_ms["encode and decode alone"] - 1
     return {"times": times, "clip_ms": clip_ms, "adaptivity_share": share, "adaptivity_added": added,
-            "refused": refused, "keep_rate": float(keep.float().mean())}  # fmt: skip
+            "refused": replay.refused, "keep_rate": float(keep.float().mean())}  # fmt: skip
 
 
 def made_tokenizer(s: Setup, name: str) -> Tokenizer:
@@ -357,7 +356,9 @@ def made_tokenizer(s: Setup, name: str) -> Tokenizer:
             network = Cosmos(tiny_cosmos() if s.small else cosmos_360p())
     network = network.eval().requires_grad_(False).to(device=s.device, dtype=s.dtype)
     lit = made_lit(s).to(s.device, s.dtype)
-    return Tokenizer(network, lits={"lit": lit}, device=s.device, dtype=s.dtype)
+    return Tokenizer(
+        network, filler=Filler({"lit": lit}, device=s.device, dtype=s.dtype), device=s.device, dtype=s.dtype
+    )
 
 
 # --- growth --------------------------------------------------------------------------------------------------------
@@ -394,9 +395,9 @@ def grown(s: Setup, batch: int, frames: int, size: tuple[int, int]) -> dict[str,
     with at_level("1"):
         z = run("encode", lambda: tokenizer.encode_pixels(x))
         config = MaskConfig(tau=0.5 * float(z.float().std()))
-        keep = run("mask", lambda: keep_mask(z, config)).keep
+        keep = run("mask", lambda: keep_mask(z, config))
         run("lit", lambda: tokenizer.fill_cells(z, keep, config.tau, "lit"))
-        run("decode", lambda: tokenizer.run_decode(z))
+        run("decode", lambda: tokenizer.decode_latents(z))
     return made
 
 

@@ -17,14 +17,14 @@ import torch
 from PIL import Image
 
 from inlay.cli.main import main
-from inlay.codec import StreamConfig, StreamEncoder, keep_curve
+from inlay.codec import CLIP_FRAMES, EncodeConfig, Encoder, keep_curve
 from inlay.draw.film import side_by_side
 from inlay.draw.lighting import heat, light
 from inlay.draw.plots import keep_curves
 from inlay.draw.webp import webp_bytes
-from inlay.masking import MaskConfig, Selector, SelectState
+from inlay.masking import MaskConfig, scored_scan
 from inlay.measure import compare
-from inlay.tokenizer import CLIP_FRAMES, Tokenizer
+from inlay.tokenizer import Tokenizer
 from inlay.video import read_video
 from inlay.video.frames import Video
 from inlay.video.synthetic import demo_clip
@@ -76,12 +76,12 @@ def films(folder: Path) -> None:
 
 def steps(tokenizer: Tokenizer, clip: Video) -> None:
     """One frame on its way: input, how much each cell changed, what is kept, what two fills make of it."""
-    tau = FACTOR * tokenizer.recipe().tau
+    tau = FACTOR * tokenizer.default_tau("latent-l1")
     tokens = tokenizer.encode(clip, tau=tau)
     results = {fill: tokenizer.decode(tokens, fill=fill) for fill in ("hold", "lit")}
     slot, stride = -(-STILL // tokenizer.spec.time_stride), tokenizer.spec.space_stride
-    z_BCTHW = tokenizer.latents(tokenizer.pixels([clip]))
-    chosen = Selector(MaskConfig(tau=tau)).select(z_BCTHW, SelectState(), key=True)
+    z_BCTHW = tokenizer.encode_pixels(tokenizer.pixels([clip]))
+    chosen = scored_scan(z_BCTHW, MaskConfig(tau=tau))
     change = chosen.score_BTHW[0, slot].float() / (2 * tau)
     kept = tokens.mask[slot].float().mean().item()
     frame = clip.frames[STILL]
@@ -108,7 +108,7 @@ def streams(tokenizer: Tokenizer, clip: Video) -> None:
     """Kept cells over time: every clip on its own, and as one stream."""
     modes = {"clips on their own": "clips", "one stream": "stateful"}
     curves = {
-        name: keep_curve(StreamEncoder(tokenizer, StreamConfig(mode=mode, key_seconds=0)).encode([clip]))
+        name: keep_curve(Encoder(tokenizer, EncodeConfig(mode=mode, key_seconds=0)).encode([clip]))
         for name, mode in modes.items()
     }
     (PICTURES / "streams.png").write_bytes(keep_curves(curves, title="The built-in clip, 66 frames"))

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"\r{len(labels)} clips", end="", flush=True)
     if not labels:
         raise SystemExit("prepare: no clips were found")
-    tau = args.tau if args.tau is not None else tokenizer.recipe().tau
+    tau = args.tau if args.tau is not None else tokenizer.default_tau("latent-l1")
     made_by = tokenizer.spec.weight_hash
     step_C, z8_BCTHW = quantised(torch.cat(latents).float())
     args.out.parent.mkdir(parents=True, exist_ok=True)

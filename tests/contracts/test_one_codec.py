@@ -253,15 +253,14 @@ def by_job(case: Case, clips: Path, models: dict[str, str], out: Path, *more: st
 def workers_in_this_process() -> Iterator[None]:
     """As the local engine runs them, without the seconds that processes take to start."""
 
-    def run(task, shards, run, told):  # type: ignore[no-untyped-def]
+    def run(task, shards, run, progress):  # type: ignore[no-untyped-def]
         worker = Worker(task)
         for shard in shards:
-            worker.run(shard, told)
+            worker.run(shard, progress)
 
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(job.ENGINES, "local", run)
-        patch.setitem(job.AHEAD, "local", lambda run, device, threads: nullcontext(lambda: None))
+        patch.setitem(job.ENGINES, "local", lambda *settings: nullcontext(run))
         yield
     torch.set_num_threads(threads)
 
