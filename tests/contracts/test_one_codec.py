@@ -53,6 +53,7 @@ class Case:
     size: str = "keep"
     clips: tuple[str, ...] = CLIPS
     model: str = "own"  # a key of `models`
+    device: str = "cpu"
 
     @property
     def flags(self) -> list[str]:
@@ -165,15 +166,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def load(models: dict[str, str]) -> Callable[[str], Tokenizer]:
-    return lru_cache(lambda model: Tokenizer.from_pretrained(models[model], device="cpu"))
+def load(models: dict[str, str]) -> Callable[..., Tokenizer]:
+    return lru_cache(lambda model, device="cpu": Tokenizer.from_pretrained(models[model], device=device))
 
 
 # --- the ways ---------------------------------------------------------------------------------------------------------
 
 
 def by_command(case: Case, clip: Path, models: dict[str, str], out: Path) -> bytes:
-    words = ["encode", clip, out / "command.inlay", "--backbone", models[case.model], "--device", "cpu"]
+    words = ["encode", clip, out / "command.inlay", "--backbone", models[case.model], "--device", case.device]
     assert main([*map(str, words), *case.flags, "--quiet", "--force"]) == 0
     return (out / "command.inlay").read_bytes()
 
@@ -237,7 +238,7 @@ def by_job(case: Case, clips: Path, models: dict[str, str], out: Path, *more: st
     """The members of a shard, by the names of their sources."""
     listed = out / "clips.txt"
     listed.write_text("".join(f"{clips / name}\n" for name in case.clips))
-    words = ["tokenize", listed, out / "job", "--backbone", models[case.model], "--device", "cpu"]
+    words = ["tokenize", listed, out / "job", "--backbone", models[case.model], "--device", case.device]
     assert main([*map(str, words), *case.flags, *more, "--quiet"]) == 0
     members = {}
     for shard in sorted((out / "job/shards").glob("*.tar")):
@@ -270,9 +271,9 @@ def workers_in_this_process() -> Iterator[None]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_way_gives_the_same_bytes(
-    case: Case, clips: Path, models: dict[str, str], load: Callable[[str], Tokenizer], tmp_path: Path
+    case: Case, clips: Path, models: dict[str, str], load: Callable[..., Tokenizer], tmp_path: Path
 ) -> None:
-    tokenizer = load(case.model)
+    tokenizer = load(case.model, case.device)
     members = {}
     if case.budget.psnr is None:  # a data set is not decoded
         with workers_in_this_process():
@@ -290,7 +291,22 @@ def test_every_way_gives_the_same_bytes(
         assert {way for way, data in found.items() if data != wanted} == set(), f"{name} differs from `inlay encode`"
 
 
-def test_the_cases_are_not_all_alike(clips: Path, load: Callable[[str], Tokenizer]) -> None:
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "q8"])
+@pytest.mark.parametrize("budget", [Budget(tau=TAU), Budget(keep=0.41, exact=True)], ids=["tau", "keep"])
+def test_every_way_gives_the_same_bytes_on_a_gpu(
+    budget: Budget,
+    precision: str,
+    clips: Path,
+    models: dict[str, str],
+    load: Callable[..., Tokenizer],
+    tmp_path: Path,
+) -> None:
+    case = Case(name="gpu", budget=budget, config=EncodeConfig(precision=precision), device="cuda", clips=CLIPS[:2])
+    test_every_way_gives_the_same_bytes(case, clips, models, load, tmp_path)
+
+
+def test_the_cases_are_not_all_alike(clips: Path, load: Callable[..., Tokenizer]) -> None:
     """If every setting were ignored, the contract would hold as well."""
     clip = clips / "cut.mp4"
     cases = [DEFAULT, *BUDGETS[2:6], *MODES[4:], *PRECISIONS[:5:2], *CRITERIA[2:], *OTHERS[:6]]
@@ -318,7 +334,7 @@ def test_the_ray_engine_does_as_the_local_one(clips: Path, models: dict[str, str
 
 
 def test_batches_of_the_library_and_of_the_job_do_as_one(
-    clips: Path, models: dict[str, str], load: Callable[[str], Tokenizer], tmp_path: Path
+    clips: Path, models: dict[str, str], load: Callable[..., Tokenizer], tmp_path: Path
 ) -> None:
     """Lists, and clips of one size that a job encodes together."""
     same = tmp_path / "same"
@@ -337,7 +353,7 @@ def test_batches_of_the_library_and_of_the_job_do_as_one(
 
 @pytest.mark.parametrize("precision", ["fp32", "q8"])
 def test_a_file_a_video_and_an_array_are_one_source(
-    clips: Path, load: Callable[[str], Tokenizer], tmp_path: Path, precision: str
+    clips: Path, load: Callable[..., Tokenizer], tmp_path: Path, precision: str
 ) -> None:
     video = read_video(clips / "odd.mp4")
     wanted = to_bytes(load("own").encode(clips / "odd.mp4", precision=precision))  # type: ignore[call-overload]
