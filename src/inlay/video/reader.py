@@ -31,7 +31,9 @@ class VideoReader:
     Args:
         source: a path, `"-"` (standard input), an address or a binary file object.
         size: a `Geometry`, or what `Geometry.parse` reads.
-        start, frames, interval: take every `interval`-th frame from `start` on, `frames` of them.
+        start: the first frame to take.
+        frames: how many to take; all by default.
+        interval: take every `interval`-th.
         keep_going: use what a damaged file still holds.
 
     `width`, `height` and `fps` are those of the chunks; `frames` is how many to expect, None where a pipe does not say;
