@@ -16,7 +16,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo test test-all check docs format golden clean
+.PHONY: help demo test test-all lint check docs format golden clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +30,12 @@ test: $(DEV_STAMP) ## run the tests (without the slow ones)
 test-all: $(DEV_STAMP) ## run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(DEV_STAMP) ## lint, formatting, types, then the tests
+lint: $(DEV_STAMP) ## lint, formatting, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+check: lint test ## lint, formatting, types, then the tests
 
 docs: $(DEV_STAMP) ## build the documentation into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
