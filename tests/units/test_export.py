@@ -77,7 +77,7 @@ def test_torch_export_reads_back(small: Tokenizer, tmp_path: Path, part: str) ->
 
 
 def test_graphs_compute_what_the_tokenizer_does(small: Tokenizer) -> None:
-    shape = ExportConfig(**SMALL).shape
+    shape = ExportConfig(**SMALL)
     for name, plain in (("encoder", small.backbone.encode), ("decoder", small.backbone.decode)):
         part: Part = build(small, name, shape)
         (given,) = part.inputs.values()
