@@ -33,7 +33,7 @@ FLAGS: dict[str, set[str]] = {
     | BUDGETS
     | STREAM
     | {"--precision", "--size", "--keep-going", "--force", "--curve", "--profile"},
-    "decode": MODEL - {"--backbone"} | SPEECH | TRUST | SEEK | {"--lossless", "--crf", "--keep-going", "--force"},
+    "decode": MODEL | SPEECH | TRUST | SEEK | {"--lossless", "--crf", "--keep-going", "--force"},
     "info": {"--json"},
     "verify": SPEECH,
     "view": MODEL | MASK | TRUST | SPEECH | {"--mode", "--size", "--curve", "--sheet", "--original", "--force"},

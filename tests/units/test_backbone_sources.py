@@ -310,7 +310,9 @@ def test_own_backbone_from_the_command_line_and_back(own: Path, capsys: pytest.C
     moving_square(9, 24, 32).save("clip.mkv", lossless=True)
     words = ["encode", "clip.mkv", "--backbone", "halves_of_mine:Halves", "--tau", "0.1", "--device", "cpu", "--json"]
     assert main(words) == 0
-    assert main(["decode", "clip.inlay", "out.mkv", "--fill", "linear", "--device", "cpu"]) == 0
+    back = ["decode", "clip.inlay", "out.mkv", "--fill", "linear", "--device", "cpu"]
+    assert main(back) == 4  # a file does not choose code
+    assert main([*back, "--backbone", "halves_of_mine:Halves"]) == 0
     tokens = Tokenizer.from_pretrained("halves_of_mine:Halves", device="cpu").encode(moving_square(9, 24, 32), tau=0.1)
     assert tokens.mask.shape == (5, 6, 8) and tokens.recipe.time_stride == 2
     assert (own / "out.mkv").is_file()

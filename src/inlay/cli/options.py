@@ -84,6 +84,9 @@ Size = Annotated[
     str,
     typer.Option("--size", metavar="GEOMETRY", help="keep, N (short side), or WxH (resize, then centre crop)."),
 ]
+FilesBackbone = Annotated[
+    str | None, typer.Option("--backbone", metavar="NAME", help="In place of the backbone that the file names.")
+]
 BackboneName = Annotated[
     str,
     typer.Option("--backbone", metavar="NAME", help="A name (see: inlay backbones), a folder, or module:Class."),

@@ -9,7 +9,7 @@ from inlay.cli.options import Model
 from inlay.cli.screen import Screen
 from inlay.codec import Cutting, chunks_of, trimmed
 from inlay.container import TokenReader
-from inlay.errors import MissingError
+from inlay.errors import MissingError, TokenFileError
 from inlay.tokenizer import Tokenizer
 from inlay.types import Recipe
 from inlay.video import write_video
@@ -51,6 +51,19 @@ def decode_file(
             videos = trimmed(tokenizer.decode_chunks(chunks_of(reader, cut), fill=fill), cut)
         write_video(counted(videos, count), out, lossless=lossless, crf=crf, force=force)
     return written
+
+
+def backbone_of(recipe: Recipe, given: str | None) -> str:
+    """The backbone to decode with: the one the user names, else the file's, which may only be one of our table."""
+    from inlay.backbones import BACKBONES
+
+    if given is None and recipe.backbone not in BACKBONES:
+        raise TokenFileError(
+            f"the file names the backbone {recipe.backbone!a}, which is none of ours, and a file does not choose "
+            "what code runs; if you trust it, name the backbone yourself",
+            about="backbone",
+        )
+    return given or recipe.backbone
 
 
 def tokenizer_of(recipe: Recipe, model: Model, screen: Screen) -> tuple[Tokenizer, str]:

@@ -26,6 +26,7 @@ def decode(
     fill: options.Fill = None,
     lossless: options.Lossless = False,
     crf: options.Crf = 16,
+    backbone: options.FilesBackbone = None,
     weights: options.Weights = None,
     trust: options.Trust = False,
     device: options.Device = "auto",
@@ -41,7 +42,7 @@ def decode(
     paths.input_tokens(source)
     target = paths.output_video(out or paths.beside(source, ".decoded.mp4"), force=force, inputs=(source,))
 
-    from inlay.cli.passes import decode_file, tokenizer_of
+    from inlay.cli.passes import backbone_of, decode_file, tokenizer_of
     from inlay.codec import cutting
     from inlay.container import TokenReader
 
@@ -49,7 +50,7 @@ def decode(
     with TokenReader(source, keep_going=keep_going) as reader:
         whole = start_seconds is None and end_seconds is None
         cut = None if whole else cutting(reader, start_seconds, end_seconds)
-        name = reader.recipe.backbone
+        name = backbone_of(reader.recipe, backbone)
         model = options.Model(backbone=name, weights=weights, fill=fill, device=device, dtype=dtype, trust=trust)
         model.check()
         tokenizer, chosen = tokenizer_of(reader.recipe, model, screen)

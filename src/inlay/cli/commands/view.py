@@ -98,7 +98,7 @@ def _film(
     taus: list[float], size: str, screen: Screen, *, is_tokens: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Decode, and of a video encode, as the film goes on; what is read is read once, and one chunk waits at a time."""
-    from inlay.cli.passes import tokenizer_of
+    from inlay.cli.passes import backbone_of, tokenizer_of
     from inlay.cli.viewing import write_film
     from inlay.codec import Encoder
     from inlay.container import TokenReader
@@ -114,7 +114,8 @@ def _film(
             reader = stack.enter_context(TokenReader(source))
             originals = stack.enter_context(open_video(original, size=size)) if original else None
             recipe, frames, chunks = reader.recipe, reader.info.frames, reader
-            tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=recipe.backbone), screen)
+            named = None if model.backbone == options.Model.backbone else model.backbone
+            tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=backbone_of(recipe, named)), screen)
             mode = recipe.streaming
         else:
             video = stack.enter_context(open_video(source, size=size))

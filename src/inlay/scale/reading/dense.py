@@ -64,7 +64,7 @@ def _filler(name: str, backbone: str, weights: str | None, device: str) -> Fille
         return Filler(default=name, device=device)
     path = Path(weights) if weights else WEIGHTS
     if not path.is_file():
-        path = path / f"{backbone}.{pick('fill', name, LIT_FILES)}.safetensors"
+        path = path / f"{Path(backbone).name}.{pick('fill', name, LIT_FILES)}.safetensors"
     if not path.is_file():
         raise MissingError(f"there are no weights for the fill {name!r} at {path}; choose fill='hold', or name them")
     return Filler({name: load_lit(path).to(device=torch.device(device))}, default=name, device=device)
