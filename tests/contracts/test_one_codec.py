@@ -325,6 +325,7 @@ def test_processes_of_the_local_engine_do_as_one(clips: Path, models: dict[str, 
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # Ray's own, which are none of ours
 def test_the_ray_engine_does_as_the_local_one(clips: Path, models: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("ray")
     case = Case(name="fp32", budget=Budget(keep=0.5, exact=True), config=EncodeConfig(precision="fp32"))
