@@ -95,7 +95,7 @@ def test_the_whole_path_by_clicks(visit: Any, clip: Path, tmp_path: Path) -> Non
     assert ann.keep_rate() == 100 > first
     ann.page.get_by_label("keep rate", exact=True).click()
     ann.slide("keep", 40)
-    ann.says("(40.0%)")
+    ann.says("(40.0%, mode stateful)")
     ann.slide("frame", 6)
     ann.page.get_by_label("linear", exact=True).click()
     ann.page.locator("#go").click()

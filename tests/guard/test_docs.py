@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import inlay
 from tests.guard.tree import ROOT, project_files
 
 MARKDOWN = sorted(p for p in project_files() if p.suffix == ".md")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 FENCE = re.compile(r"^```.*?^```", re.S | re.M)
 WANTED = {  # what readers were promised
     "index", "quick-start", "idea", "faq", "your-backbone", "your-data", "long-video", "budgets", "train", "results",
@@ -45,6 +49,19 @@ def test_links_and_pictures_lead_somewhere(path: Path) -> None:
         assert place.exists(), f"{path}: nothing at {target}"
         if anchor and place.suffix == ".md":
             assert anchor in anchors(place), f"{path}: {place.name} has no heading for #{anchor}"
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda p: str(p.relative_to(ROOT)))
+def test_examples_name_what_there_is(path: Path) -> None:
+    """Examples are shortened, so they are not run; what they import must be there."""
+    for code in PYTHON.findall(path.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "inlay":
+                module = import_module(str(node.module))
+                missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+                assert not missing, f"{path}: {node.module} has no {missing}"
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "inlay":
+                assert hasattr(inlay, node.attr), f"{path}: there is no inlay.{node.attr}"
 
 
 def test_pictures_are_small_enough_for_a_page() -> None:

@@ -94,8 +94,7 @@ class WorkerSlot:
         failed = self.failed_starts >= MOST_FAILED_STARTS
         error = InlayError(
             f"workers die before they begin (exit code {self.process.exitcode}); is there memory for "
-            f"{self.config.workers} of them? give fewer, then run the same job again; in a script of your own, call "
-            'tokenize under: if __name__ == "__main__"',
+            f"{self.config.workers} of them? give fewer, then run the same job again",
             about="workers",
         )
         self.failed_starts = 0 if failed else self.failed_starts
@@ -108,7 +107,7 @@ class WorkerSlot:
         ours, theirs = context.Pipe()
         name = f"inlay worker {self.slot}"
         process = context.Process(target=work, args=(self.config.task, theirs), name=name, daemon=True)
-        with _STARTING, environment(dict.fromkeys(THREAD_VARIABLES, str(self.config.threads))):
+        with _STARTING, script_hidden(), environment(dict.fromkeys(THREAD_VARIABLES, str(self.config.threads))):
             _start_process(process)
             self.process, self.pipe, self.ready = process, ours, False
             if self.stopped:
@@ -147,8 +146,22 @@ def warm_up(device: str, threads: int) -> None:
         from multiprocessing import forkserver
 
         multiprocessing.get_context("forkserver").set_forkserver_preload(LOADED)
-        with environment(dict.fromkeys(THREAD_VARIABLES, str(threads))):
+        with script_hidden(), environment(dict.fromkeys(THREAD_VARIABLES, str(threads))):
             forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def script_hidden() -> Iterator[None]:
+    """Hide the script that runs: Python would run it once more in every worker, and workers need nothing of it."""
+    main, names = sys.modules["__main__"], ("__file__", "__spec__")
+    before = {name: getattr(main, name) for name in names if hasattr(main, name)}
+    for name in before:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(main, name, value)
 
 
 @contextlib.contextmanager
