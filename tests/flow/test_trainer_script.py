@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import inlay
 from inlay.video import read_video, write_video
 from tests.conftest import moving_square
 
@@ -38,7 +40,9 @@ def test_a_trainer_in_twenty_lines(tmp_path: Path) -> None:
     for seed in range(3):
         write_video(moving_square(17, 32, 48, seed=seed), tmp_path / f"videos/{seed}.mp4")
     (tmp_path / "trainer.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "trainer.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    here = {**os.environ, "PYTHONPATH": str(Path(inlay.__file__).parents[1])}  # this copy, wherever the script lies
+    words = [sys.executable, "trainer.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("TokenDataset(3 videos by mini-untrained") and done.stdout.count("\n") == 1
     assert read_video(tmp_path / "made.mp4").frames.shape == (17, 32, 48, 3)
