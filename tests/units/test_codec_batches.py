@@ -14,7 +14,8 @@ from torch import Tensor
 
 from inlay.backbones import Backbone, State, load_backbone
 from inlay.codec import MODES, Decoder, EncodeConfig, Encoder, Watch, WholeVideo, encode_videos
-from inlay.codec.calls import BatchLimits, Call, join_states, run_calls, shape_of, split_state
+from inlay.codec.calls import BatchLimits, Call, Row, join_rows, join_states, run_calls, shape_of, split_state
+from inlay.codec.cuts import look
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, ShapeError, VideoError
 from inlay.fill import Filler, Lit, LitConfig
@@ -254,11 +255,38 @@ def test_a_video_that_does_not_fit_even_alone_does_not_stop_the_others() -> None
 
 
 def test_calls_are_answered_each_by_its_own(tiny_tokenizer: Tokenizer) -> None:
-    shapes = [(1, 3, 5, 32, 32), (1, 3, 4, 32, 32), (1, 3, 5, 32, 32)]  # no chunk has four frames of its own
-    calls = [Call(x_BCTHW=torch.zeros(shape), carries=False) for shape in shapes]
+    shapes = [(5, 32, 32, 3), (5, 32, 32, 4), (5, 32, 32, 3)]  # no frame has four colours
+    calls = [Call(frames_THWC=torch.zeros(shape, dtype=torch.uint8), carries=False) for shape in shapes]
     run_calls(tiny_tokenizer, calls, {}, most=8)
     assert [type(call.error) for call in calls] == [type(None), ShapeError, type(None)]
     assert calls[0].z_BCTHW is not None and calls[0].z_BCTHW.shape == (1, 16, 2, 4, 4)
+
+
+def test_what_a_batch_left_is_used_as_it_is_by_the_same_streams_alone() -> None:
+    state: State = [torch.arange(3.0)[:, None].expand(3, 2).clone()]
+    seen = [torch.arange(3.0).view(3, 1, 1), torch.arange(3).view(3, 1, 1)]
+    joint = (state, seen)
+    rows = [Row(joint=joint, index=i, count=3) for i in range(3)]
+    assert join_rows(rows) is joint and join_rows([None, None]) is None
+    turned = join_rows(rows[::-1])
+    assert turned is not None and turned[1] is not None
+    assert turned[0][0][:, 0].tolist() == [2, 1, 0] and turned[1][1].flatten().tolist() == [2, 1, 0]  # type: ignore[index]
+    fewer = join_rows(rows[1:2])
+    assert fewer is not None and fewer[0][0].tolist() == [[1, 1]]  # type: ignore[index, union-attr]
+    assert rows[0].kind == Row(joint=([state[0][:1]], None), index=0, count=1).kind, "who was beside it does not count"
+
+
+def test_chunks_are_measured_together_as_each_alone() -> None:
+    g = torch.Generator().manual_seed(3)
+    z = torch.rand(2, 16, 3, 6, 8, generator=g)
+    frames = torch.randint(0, 256, (2, 9, 40, 56, 3), dtype=torch.uint8, generator=g)
+    first, seen = look(z[:, :, :2], frames[:, :5], None)
+    then, _ = look(z[:, :, 2:], frames[:, 5:], seen)
+    whole, _ = look(z, frames, None)
+    both = torch.cat([first[:, :2], then[:, :1], first[:, 2:4], then[:, 1:2], first[:, 4:], then[:, 2:]], dim=1)
+    assert torch.equal(both, whole) and whole[:, 0].tolist() == [0, 0]
+    for i in range(2):
+        assert torch.equal(look(z[i : i + 1], frames[i : i + 1], None)[0][0], whole[i])
 
 
 @pytest.mark.gpu

@@ -14,24 +14,53 @@ import torch
 from torch import Tensor
 
 from inlay.backbones import State
-from inlay.codec.parts import Parts
+from inlay.codec.cuts import Evidence
+from inlay.codec.parts import Carry, Parts
 
 BatchLimits = dict[Hashable, int]  # shape of a call -> the largest batch that fits into memory, where not all did
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Row:
+    """One stream's share of what a batch left behind; laid beside the same others again it costs nothing."""
+
+    joint: Carry
+    index: int
+    count: int
+
+    @property
+    def joins(self) -> bool:
+        """Whether its state can be laid beside others."""
+        return self.joint[0] is None or shape_of(self.joint[0]) is not None
+
+    @property
+    def kind(self) -> Hashable:
+        return shape_of(self.joint[0], self.count)
+
+    def own(self) -> Carry:
+        state, seen = self.joint
+        rows = None if seen is None else [tensor[self.index, None] for tensor in seen]
+        return split_state(state, self.count)[self.index], rows
 
 
 @dataclass(kw_only=True, eq=False)
 class Call:
     """What one stream asks of the encoder, and what it got."""
 
-    x_BCTHW: Tensor
+    frames_THWC: Tensor  # uint8, on the device
     carries: bool  # the network's own state goes from chunk to chunk
-    state: State = None
+    continued: bool = False  # frames that follow others: there is no first slot
+    looks: bool = False  # for cuts
+    before: Row | None = None  # state of the network and what was seen last
     z_BCTHW: Tensor | None = None
+    after: Row | None = None
+    evidence: tuple[Evidence, int] | None = None  # and the row in it
     error: Exception | None = None
 
     @property
     def kind(self) -> Hashable:
-        return self.carries, tuple(self.x_BCTHW.shape), self.x_BCTHW.dtype, shape_of(self.state)
+        before = self.before and self.before.kind
+        return self.carries, self.continued, self.looks, tuple(self.frames_THWC.shape), before
 
 
 def run_calls(parts: Parts, calls: Sequence[Call], limits: BatchLimits, *, most: int) -> None:
@@ -40,8 +69,7 @@ def run_calls(parts: Parts, calls: Sequence[Call], limits: BatchLimits, *, most:
     for call in calls:
         groups.setdefault(call.kind, []).append(call)
     for kind, group in groups.items():
-        state = group[0].state
-        joins = state is None or shape_of(state) is not None  # else it cannot be laid beside others
+        joins = all(call.before is None or call.before.joins for call in group)
         _run_group(parts, group, kind, limits, min(limits.get(kind, most), most) if joins else 1)
 
 
@@ -72,24 +100,35 @@ def _attempt(parts: Parts, calls: list[Call]) -> Exception | None:
 
 
 def _run(parts: Parts, calls: list[Call]) -> None:
-    n = len(calls)
-    x_BCTHW = calls[0].x_BCTHW if n == 1 else torch.cat([call.x_BCTHW for call in calls])
-    if not calls[0].carries:
-        for call, z in zip(calls, parts.encode_pixels(x_BCTHW).float().chunk(n), strict=True):
-            call.z_BCTHW, call.state = z, None
-        return
-    z_BCTHW, after = parts.encode_next(x_BCTHW, join_states([call.state for call in calls]))
-    states = split_state(after, n)
-    for call, z, own in zip(calls, z_BCTHW.float().chunk(n), states, strict=True):
-        call.z_BCTHW, call.state = z, own
+    first, n = calls[0], len(calls)
+    frames = first.frames_THWC[None] if n == 1 else torch.stack([call.frames_THWC for call in calls])
+    before = join_rows([call.before for call in calls])
+    z_BCTHW, after, numbers = parts.encode_frames(frames, first.continued, first.carries, first.looks, before)
+    evidence = None if numbers is None else Evidence(numbers, z_BCTHW.shape[2])
+    for row, (call, z) in enumerate(zip(calls, z_BCTHW.chunk(n), strict=True)):
+        call.z_BCTHW, call.after = z, Row(joint=after, index=row, count=n)
+        call.evidence = None if evidence is None else (evidence, row)
 
 
-def shape_of(state: State) -> Hashable:
-    """The shape of a state made of lists and tensors; None for any other, and for none at all."""
+def join_rows(rows: Sequence[Row | None]) -> Carry | None:
+    """The state of a batch; where the same streams shared the last one, just as it was left."""
+    first = rows[0]
+    if first is None:
+        return None
+    found = [row for row in rows if row is not None]
+    if all(row.joint is first.joint and row.index == i for i, row in enumerate(found)) and first.count == len(found):
+        return first.joint
+    states, seen = zip(*[row.own() for row in found], strict=True)
+    looked = [tensors for tensors in seen if tensors is not None]
+    return join_states(states), [torch.cat(parts) for parts in zip(*looked, strict=True)] if looked else None
+
+
+def shape_of(state: State, streams: int = 1) -> Hashable:
+    """The shape of one stream's share of a state made of lists and tensors; None for any other, and for none at all."""
     if isinstance(state, Tensor):
-        return tuple(state.shape)
+        return len(state) // streams, *state.shape[1:]
     if isinstance(state, list | tuple):
-        shapes = tuple(shape_of(part) for part in state)
+        shapes = tuple(shape_of(part, streams) for part in state)
         return None if None in shapes else shapes
     return None
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from inlay.codec.config import EncodeConfig
 from inlay.codec.gather import Gathering, gather
@@ -17,7 +18,7 @@ from inlay.container.layout import ENTRY_BYTES
 from inlay.container.tokens import Tokens
 from inlay.container.writer import to_bytes
 from inlay.errors import ConfigError
-from inlay.masking import Bucket, Budget, Selector, SelectState, scan
+from inlay.masking import Bucket, Budget, Selector, SelectState
 from inlay.types import Recipe
 
 MOST_REPACKS = 8
@@ -29,13 +30,19 @@ def choose_together(choosers: Sequence[Chooser], chunks: Sequence[LatentChunk]) 
     first = choosers[0]
     assert first.plain and first.recipe is not None, "a plain choice has its tau from the start"
     references = [chooser.state.reference_BCHW for chooser in choosers]
-    before = None if chunks[0].span.key else torch.cat([ref for ref in references if ref is not None])
-    compared = [chunk.compared_BCTHW for chunk in chunks]
-    z_BCTHW = compared[0] if len(compared) == 1 else torch.cat(compared)
-    keep_BTHW, after_BCHW = scan(z_BCTHW, first.config.mask(first.recipe.tau), before)
+    before = None if chunks[0].span.key else together([ref for ref in references if ref is not None])
+    z_BCTHW = together([chunk.z_BCTHW for chunk in chunks])
+    by_latents = chunks[0].compared_BCTHW is chunks[0].z_BCTHW
+    compared = None if by_latents else together([chunk.compared_BCTHW for chunk in chunks])
+    mask = first.config.mask(first.recipe.tau)
+    keep_BTHW, after_BCHW, packed = first.parts.keep_cells(z_BCTHW, compared, before, mask)
     for chooser, reference_BCHW in zip(choosers, after_BCHW.chunk(len(choosers)), strict=True):
         chooser.state = replace(chooser.state, reference_BCHW=reference_BCHW)
-    return Gathering(chunks, keep_BTHW, first.recipe)
+    return Gathering(chunks, keep_BTHW, packed, first.recipe)
+
+
+def together(rows: Sequence[Tensor]) -> Tensor:
+    return rows[0] if len(rows) == 1 else torch.cat(list(rows))
 
 
 class Chooser:
@@ -73,7 +80,7 @@ class Chooser:
         if self.budget.bucket_seconds is None:
             chosen = selector.select(chunk.compared_BCTHW, self.state, key=chunk.span.key)
             self.state = chosen.state
-            return gather([chunk], chosen.keep_BTHW, self.recipe)[0]
+            return gather(chunk, chosen.keep_BTHW, self.recipe)
         return self._within_rate(selector, chunk, self.recipe)
 
     def replay(self, tokens: Tokens) -> None:
@@ -91,14 +98,14 @@ class Chooser:
 
     def _within_rate(self, selector: Selector, chunk: LatentChunk, recipe: Recipe) -> Tokens:
         nothing = torch.zeros_like(chunk.z_BCTHW[:, 0], dtype=torch.bool)
-        none = gather([chunk], nothing, recipe)[0]
+        none = gather(chunk, nothing, recipe)
         incomes = self._incomes(none, chunk.slot_frames(recipe.time_stride))
         bucket = self.state.bucket or self._new_bucket(none)
         if self.budget.bits is None:
             state = replace(self.state, bucket=bucket)
             chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, incomes=incomes)
             self.state, self._first = chosen.state, False
-            return gather([chunk], chosen.keep_BTHW, recipe)[0]
+            return gather(chunk, chosen.keep_BTHW, recipe)
         return self._within_bits(selector, chunk, recipe, bucket, incomes)
 
     def _within_bits(
@@ -110,7 +117,7 @@ class Chooser:
         for _ in range(MOST_REPACKS):
             state = replace(self.state, bucket=bucket, price=price)
             chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, incomes=incomes)
-            tokens = gather([chunk], chosen.keep_BTHW, recipe)[0]
+            tokens = gather(chunk, chosen.keep_BTHW, recipe)
             cost = self._bits(tokens)
             if cost <= room:
                 break

@@ -5,18 +5,18 @@ The latents are there anyway. Seen coarsely, a slot that differs from the one be
 may begin a new scene; it does if one of its frames differs from the frame before, over half the picture, far more than
 frames did lately. There the scene begins. Fast motion passes the first test alone, what starts to move the second.
 
-Legend: B batch (here 1), C channels, T slots, F frames, H W grid or pixels.
+`look` measures on the device, with the network; `Evidence` judges a few numbers on the CPU.
+
+Legend: B batch, C channels, T slots, F frames, H W grid or pixels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from inlay.codec.transfer import Transfer
@@ -30,72 +30,75 @@ CALM = 0.01  # the least change that counts as usual; pixels range from -1 to 1
 LEAST = 0.05  # what changes less begins no scene
 GREY = 256  # thumbs are kept in this many steps a grey level
 
-Floats = NDArray[np.float64]
+Seen = list[Tensor]  # the last slot [B, 1, C, h, w] and the last frame [B, 1, h, w, 3] of a chunk, coarse
+Jumps = tuple[float, ...]  # the latest changes from frame to frame
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Glimpse:
-    """What is remembered since the last key chunk: one slot and one frame, coarse, and the latest changes."""
+def look(z_BCTHW: Tensor, frames_BFHWC: Tensor, seen: Seen | None) -> tuple[Tensor, Seen]:
+    """[B, T + T + F] float64: how much slots differ from the ones before, and from unrelated places of those; how much
+    frames differ from the ones before. Also what the next chunk is compared with.
 
-    slot_CHW: Floats | None = None
-    thumb_HWC: Floats | None = None
-    jumps: tuple[float, ...] = ()
+    Args:
+        seen: of the chunk before; None: there is none, and the first slot and frame differ by nothing.
+    """
+    slots = coarse_slots(z_BCTHW)
+    thumbs = thumbnails(frames_BFHWC)
+    last_slot, last_thumb = seen or (slots[:, :1], thumbs[:, :1])
+    earlier = torch.cat([last_slot, slots[:, :-1]], dim=1)
+    elsewhere = earlier.roll((COARSE // 2, COARSE // 2), (3, 4))
+    change_BT, most_BT = ((slots - other).abs().mean((2, 3, 4)) for other in (earlier, elsewhere))
+    moved = (thumbs - torch.cat([last_thumb, thumbs[:, :-1]], dim=1)).abs().sum(4).flatten(2)
+    jump_BF = moved.median(dim=2).values.double() / (3 * GREY * 127.5)  # half of the places change at least so much
+    numbers = torch.cat([change_BT, most_BT, jump_BF], dim=1)
+    return numbers, [slots[:, -1:].clone(), thumbs[:, -1:].clone()]
 
 
 class Evidence:
-    """The slots and the frames of a chunk, coarse, on their way from the device.
+    """What `look` found in chunks that went through the network together, on its way from the device."""
 
-    They are compared on the CPU, in numpy: a few thousand numbers are nothing for a GPU, and torch's threads cost more
-    than the work.
-    """
+    def __init__(self, numbers_BN: Tensor, slots: int) -> None:
+        self.slots = slots
+        self._transfer = Transfer(numbers_BN)
 
-    def __init__(self, z_BCTHW: Tensor, frames_FHWC: Tensor) -> None:
-        slots_TCHW = F.adaptive_avg_pool2d(z_BCTHW[0].transpose(0, 1).float(), COARSE)
-        self._transfer = Transfer(slots_TCHW, thumbs(frames_FHWC))
-
-    def find_cut(self, before: Glimpse, *, first: int, stride: int) -> tuple[int | None, Glimpse]:
-        """The frame of the chunk at which a new scene begins, or None, and what is remembered then.
+    def find_cut(self, row: int, recent: Jumps | None, *, first: int, stride: int) -> tuple[int | None, Jumps]:
+        """The frame of a chunk at which a new scene begins, or None, and the latest changes.
 
         Args:
+            row: which of the chunks.
+            recent: the latest changes before it; None where no chunk came before it.
             first: frames that slot 0 stands for; later ones stand for `stride`.
         """
-        slots_TCHW, thumbs_FHWC = (tensor.numpy().astype(np.float64) for tensor in self._transfer.arrived())
-        changes, mosts = _slot_changes(slots_TCHW, before.slot_CHW)
-        jumps = _frame_changes(thumbs_FHWC, before.thumb_HWC)
-        recent, end = list(before.jumps), 0
+        numbers = self._transfer.arrived()[0][row].tolist()
+        changes, mosts, jumps = numbers[: self.slots], numbers[self.slots : 2 * self.slots], numbers[2 * self.slots :]
+        usual, end = list(recent or ()), 0
         for t, (change, most) in enumerate(zip(changes, mosts, strict=True)):
-            begin, end = end, min(first + t * stride, len(thumbs_FHWC))
-            fresh = jumps[max(begin, 1 if before.thumb_HWC is None else 0) : end]  # the first frame of all has none
-            if change >= UNRELATED * most and change > 0 and recent and fresh:
-                place = max(range(len(fresh)), key=fresh.__getitem__)
-                if fresh[place] > max(JUMP * max(median(recent), CALM), LEAST):
-                    return end - len(fresh) + place, Glimpse()
-            recent = (recent + fresh)[-RECENT:]
-        return None, Glimpse(slot_CHW=slots_TCHW[-1], thumb_HWC=thumbs_FHWC[-1], jumps=tuple(recent))
+            begin, end = end, min(first + t * stride, len(jumps))
+            fresh = jumps[max(begin, 1 if recent is None else 0) : end]  # the first frame of all has none
+            if change >= UNRELATED * most and change > 0 and usual and fresh:
+                place = first_largest(fresh)
+                if fresh[place] > max(JUMP * max(median(usual), CALM), LEAST):
+                    return end - len(fresh) + place, ()
+            usual = (usual + fresh)[-RECENT:]
+        return None, tuple(usual)
 
 
-def thumbs(frames_FHWC: Tensor) -> Tensor:
-    """[F, h, w, 3] int32 means of blocks, in 1/256 of a grey level: whole numbers, so they are the same anywhere."""
-    frames, height, width, _ = frames_FHWC.shape
+def first_largest(values: Sequence[float]) -> int:
+    """Where the largest value first stands."""
+    return max(range(len(values)), key=values.__getitem__)
+
+
+def coarse_slots(z_BCTHW: Tensor) -> Tensor:
+    """[B, T, C, 4, 4] float64."""
+    pooled: Tensor = F.adaptive_avg_pool2d(z_BCTHW.transpose(1, 2).flatten(0, 1).float(), COARSE)
+    return pooled.view(len(z_BCTHW), -1, *pooled.shape[1:]).double()
+
+
+def thumbnails(frames_BFHWC: Tensor) -> Tensor:
+    """[B, F, h, w, 3] int32 means of blocks, in 1/256 of a grey level: whole numbers, so they are the same anywhere."""
+    batch, frames, height, width, _ = frames_BFHWC.shape
     rows, columns = min(THUMB, height), min(THUMB, width)
     tall, wide = height // rows, width // columns
-    cut = frames_FHWC[:, : rows * tall, : columns * wide]
-    lines = cut.reshape(frames, rows, tall, columns * wide * 3).sum(2, dtype=torch.int32)
-    sums = lines.view(frames, rows, columns, wide, 3).sum(3, dtype=torch.int64)
+    cut = frames_BFHWC[:, :, : rows * tall, : columns * wide]
+    lines = cut.reshape(batch, frames, rows, tall, columns * wide * 3).sum(3, dtype=torch.int32)
+    sums = lines.view(batch, frames, rows, columns, wide, 3).sum(4, dtype=torch.int64)
     return (sums * GREY).div(tall * wide, rounding_mode="floor").int()
-
-
-def _slot_changes(slots_TCHW: Floats, last_CHW: Floats | None) -> tuple[list[float], list[float]]:
-    """How much each slot differs from the one before it, and from unrelated places of that one."""
-    earlier = np.concatenate([slots_TCHW[:1] if last_CHW is None else last_CHW[None], slots_TCHW[:-1]])
-    elsewhere = np.roll(earlier, (COARSE // 2, COARSE // 2), (2, 3))
-    change_T, most_T = (np.abs(slots_TCHW - other).mean((1, 2, 3)) for other in (earlier, elsewhere))
-    return change_T.tolist(), most_T.tolist()
-
-
-def _frame_changes(thumbs_FHWC: Floats, last_HWC: Floats | None) -> list[float]:
-    """How much each frame differs from the one before it in half of its places at least, on the scale of -1 to 1."""
-    earlier = np.concatenate([thumbs_FHWC[:1] if last_HWC is None else last_HWC[None], thumbs_FHWC[:-1]])
-    change_FN = np.abs(thumbs_FHWC - earlier).sum(3).reshape(len(thumbs_FHWC), -1)
-    middle = (change_FN.shape[1] - 1) // 2
-    return [float(change) / (3 * GREY * 127.5) for change in np.partition(change_FN, middle, axis=1)[:, middle]]

@@ -15,10 +15,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from inlay.backbones import State
-from inlay.codec.calls import BatchLimits, Call, run_calls
+from inlay.codec.calls import BatchLimits, Call, Row, run_calls
 from inlay.codec.config import EncodeConfig
-from inlay.codec.cuts import Evidence, Glimpse
+from inlay.codec.cuts import Jumps
 from inlay.codec.parts import Parts
 from inlay.errors import ShapeError
 from inlay.masking import pixel_grid
@@ -48,7 +47,7 @@ class LatentChunk:
 class Carried:
     """What the next chunk of a stream must know of those before it."""
 
-    state: State = None  # of the network
+    row: Row | None = None  # state of the network, and what was seen last
     since_key: int = 0  # frames
     scene_frames: int | None = None  # a cut was found: the scene ends after as many frames
 
@@ -58,10 +57,8 @@ class Job:
     """A chunk on its way through the network."""
 
     video: Video
-    frames_THWC: Tensor  # on the device
     call: Call
     before: Carried
-    evidence: Evidence | None = None
 
 
 class Stream:
@@ -80,7 +77,7 @@ class Stream:
         self._held: list[Video] = []
         self._count = 0
         self._tip = Carried()  # after the chunk taken last, as long as there is no cut in it
-        self._glimpse = Glimpse()  # of the chunk settled last
+        self._recent: Jumps | None = None  # changes from frame to frame, since the last key chunk
 
     def add(self, video: Video) -> None:
         if self._held and video.frames.shape[1:] != self._held[0].frames.shape[1:]:
@@ -115,10 +112,14 @@ class Stream:
         self._count -= frames
         self._held = [whole[frames:]] if self._count else []
         video, tip = whole[:frames], self._tip
-        frames_THWC = self.parts.upload(video)
-        x_BCTHW = self.parts.padded(frames_THWC[None], continued=self._continues(tip))
-        call = Call(x_BCTHW=x_BCTHW, carries=self.config.mode == "stateful", state=tip.state)
-        return Job(video=video, frames_THWC=frames_THWC, call=call, before=tip)
+        call = Call(
+            frames_THWC=self.parts.upload(video),
+            carries=self.config.mode == "stateful",
+            continued=self._continues(tip),
+            looks=self.config.cuts and tip.scene_frames is None,
+            before=tip.row,
+        )
+        return Job(video=video, call=call, before=tip)
 
     def launched(self, job: Job) -> None:
         """The network is at work on it: the next chunk may be taken, on the guess that there is no cut in this one."""
@@ -126,21 +127,20 @@ class Stream:
             return
         since_key = job.before.since_key + len(job.video)
         ends = job.before.scene_frames is not None
-        if self.config.cuts and not ends:
-            job.evidence = Evidence(job.call.z_BCTHW, job.frames_THWC)
         if ends or since_key == self.config.key_frames(self.spec, job.video.fps):
             self._tip = Carried()
         else:
-            self._tip = Carried(state=job.call.state, since_key=since_key)
+            self._tip = Carried(row=job.call.after, since_key=since_key)
 
     def settle(self, job: Job, later: Sequence[Job]) -> LatentChunk | None:
         """The chunk; None where it holds a cut and has to be taken in two, with the `later` ones taken back."""
         if job.before.since_key == 0:
-            self._glimpse = Glimpse()
+            self._recent = None
         cut = None
-        if job.evidence is not None:
+        if job.call.evidence is not None:
+            evidence, row = job.call.evidence
             first, stride = self._first(job.before), self.spec.time_stride
-            cut, self._glimpse = job.evidence.find_cut(self._glimpse, first=first, stride=stride)
+            cut, self._recent = evidence.find_cut(row, self._recent, first=first, stride=stride)
         if cut is None:
             return self._made(job)
         back = [job.video, *(other.video for other in later)]
@@ -165,7 +165,7 @@ class Stream:
 
     def _pooled(self, job: Job, z_BCTHW: Tensor) -> Tensor:
         t, h, w = z_BCTHW.shape[2:]
-        x_BCTHW = job.call.x_BCTHW
+        x_BCTHW = self.parts.padded(job.call.frames_THWC[None], continued=job.call.continued)
         if not self._continues(job.before):
             return pixel_grid(x_BCTHW, (t, h, w))
         led = torch.cat([x_BCTHW[:, :, :1], x_BCTHW], dim=2)  # the grid has a slot 0 of one frame; it is dropped again

@@ -14,16 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.backbones import Backbone, BackboneSpec, State, StatefulBackbone
+from inlay.codec.cuts import Seen, look
+from inlay.codec.packing import Packed, keep_cells
 from inlay.codec.transfer import upload
 from inlay.codec.watch import Watch
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError
 from inlay.fill import Filler, Lit
 from inlay.kernels import Replay, compile_halves
-from inlay.masking import Profile
+from inlay.masking import MaskConfig, Profile
 from inlay.types import Recipe
 from inlay.video.frames import Video, to_pixels
 
+Carry = tuple[State, Seen | None]  # what a chunk leaves to the next: the network's state, and what was seen last
 CPU_BATCH, GPU_BATCH = 1, 8  # streams that go through the network together
 
 
@@ -47,6 +50,7 @@ class Parts:
         self.watches: tuple[Watch, ...] = ()
         compile_halves(backbone, self.device)
         self._encode, self._decode = Replay(backbone.encode), Replay(backbone.decode)
+        self._encode_frames, self._keep_cells = Replay(self._frames_to_latents), Replay(keep_cells)
         if isinstance(backbone, StatefulBackbone):
             self._encode_next, self._decode_next = Replay(backbone.encode_next), Replay(backbone.decode_next)
 
@@ -58,7 +62,7 @@ class Parts:
     @property
     def ahead(self) -> int:
         """How many chunks may be launched before the one before them is done: a GPU works while Python prepares."""
-        return 1 if self.device.type == "cuda" else 0
+        return 2 if self.device.type == "cuda" else 0
 
     @contextmanager
     def watched_by(self, watch: Watch) -> Iterator[None]:
@@ -103,6 +107,44 @@ class Parts:
         """Latents of clips on their own, as the network gives them."""
         self._tell("encode", len(x_BCTHW))
         return self._encode(x_BCTHW)
+
+    @torch.inference_mode()
+    def encode_frames(
+        self, frames_BTHWC: Tensor, continued: bool, carries: bool, looks: bool, before: Carry | None
+    ) -> tuple[Tensor, Carry, Tensor | None]:
+        """Float32 latents of the next chunk of each stream, what to carry on, and the numbers that tell of cuts.
+
+        Args:
+            continued: the frames follow others, and there is no first slot.
+            carries: the network's own state goes from chunk to chunk.
+            looks: measure what tells of cuts.
+            before: what the chunk before left to carry on.
+        """
+        self._tell("encode", len(frames_BTHWC))
+        return self._encode_frames(frames_BTHWC, continued, carries, looks, before)
+
+    def _frames_to_latents(
+        self, frames_BTHWC: Tensor, continued: bool, carries: bool, looks: bool, before: Carry | None
+    ) -> tuple[Tensor, Carry, Tensor | None]:
+        x_BCTHW = self.padded(frames_BTHWC, continued=continued)
+        state, seen = before or (None, None)
+        if carries:
+            assert isinstance(self.backbone, StatefulBackbone), "only such a network has a state to carry"
+            z_BCTHW, state = self.backbone.encode_next(x_BCTHW, state)
+        else:
+            z_BCTHW, state = self.backbone.encode(x_BCTHW), None
+        z_BCTHW = z_BCTHW.float()
+        if not looks:
+            return z_BCTHW, (state, None), None
+        numbers, after = look(z_BCTHW, frames_BTHWC, seen)
+        return z_BCTHW, (state, after), numbers
+
+    @torch.inference_mode()
+    def keep_cells(
+        self, z_BCTHW: Tensor, compared_BCTHW: Tensor | None, before_BCHW: Tensor | None, mask: MaskConfig
+    ) -> tuple[Tensor, Tensor, Packed]:
+        """The mask of chunks at one tau, the reference after it, and their kept cells."""
+        return self._keep_cells(z_BCTHW, compared_BCTHW, before_BCHW, mask.criterion, mask.reference, float(mask.tau))
 
     @torch.inference_mode()
     def encode_next(self, x_BCTHW: Tensor, state: State) -> tuple[Tensor, State]:

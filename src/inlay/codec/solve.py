@@ -121,7 +121,7 @@ class WholeVideo:
         for (chunk, chosen), cells in zip(self.selections(recipe), more, strict=True):
             keep_BTHW = chosen.keep_BTHW.clone()
             keep_BTHW.view(-1)[cells] = True
-            yield gather([chunk], keep_BTHW, recipe)[0]
+            yield gather(chunk, keep_BTHW, recipe)
 
     def count(self, tau: float) -> int:
         return sum(int(chosen.keep_BTHW.sum()) for _, chosen in self.selections(self.recipe(tau)))

@@ -104,7 +104,7 @@ class Case:
     def tokens(self) -> Tokens:
         """Those of the first clip."""
         recipe = paper_clips().recipe(self.tokenizer.spec, tau=self.config.tau, fill="lit")
-        return gather([encode_clip(self.tokenizer, self.clip)], self.keep_BTHW[:1], recipe)[0]
+        return gather(encode_clip(self.tokenizer, self.clip), self.keep_BTHW[:1], recipe)
 
     @property
     def network(self) -> Any:

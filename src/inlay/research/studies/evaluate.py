@@ -80,7 +80,7 @@ class Scene:
         return self.bench.tokenizer.decode_latents(self.z_BCTHW.to(self.bench.tokenizer.dtype)).float().clamp(-1, 1)
 
     def tokens(self, keep_BTHW: Tensor, setting: Setting) -> Tokens:
-        return gather([self.chunk], keep_BTHW, self.bench.recipe(setting))[0]
+        return gather(self.chunk, keep_BTHW, self.bench.recipe(setting))
 
 
 @dataclass(frozen=True, kw_only=True)
