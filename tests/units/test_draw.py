@@ -93,7 +93,6 @@ def dots(panel: Panel) -> list[ElementTree.Element]:
 
 
 def test_a_plot_places_points_by_their_numbers() -> None:
-    pytest.importorskip("matplotlib")
     found = dots(LINES)
     assert len(found) == 5
     places = [(float(d.get("cx", 0)), float(d.get("cy", 0))) for d in found]
@@ -106,7 +105,6 @@ def test_a_plot_places_points_by_their_numbers() -> None:
 
 
 def test_a_plot_has_labels_the_pages_ink_and_nothing_from_elsewhere() -> None:
-    pytest.importorskip("matplotlib")
     drawn = svg(LINES)
     assert all(word in drawn for word in ("keep rate, %", "psnr", "PSNR", "hold &amp; &lt;more&gt;", "currentColor"))
     assert "http" not in drawn and "<style" not in drawn and drawn == svg(LINES)
@@ -114,7 +112,6 @@ def test_a_plot_has_labels_the_pages_ink_and_nothing_from_elsewhere() -> None:
 
 
 def test_lines_steps_and_scatter_are_different_pictures() -> None:
-    pytest.importorskip("matplotlib")
     kinds: list[dict[str, bool]] = [{}, {"steps": True}, {"scatter": True}]
     panels = [Panel(title="", x_label="x", y_label="y", series=LINES.series, **kind) for kind in kinds]
     assert len({png([p]) for p in panels}) == 3 and png(panels) == png(panels)

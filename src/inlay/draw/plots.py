@@ -78,7 +78,7 @@ def svg(panel: Panel) -> str:
     figure = _figure(*SIZE)
     axes = _draw(figure, panel, notes=False)
     target = io.StringIO()
-    with require("matplotlib", extra="plot").rc_context({"svg.fonttype": "none", "svg.hashsalt": "inlay"}):
+    with require("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "inlay"}):
         plain = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(target, format="svg", transparent=True, metadata=plain)
     drawn = target.getvalue()
@@ -165,9 +165,7 @@ def keep_curves(curves: Mapping[str, KeepCurve], *, title: str = "") -> bytes:
 
 
 def _figure(width: float, height: float) -> Figure:
-    figure: Figure = require("matplotlib.figure", extra="plot").Figure(
-        figsize=(width, height), dpi=POINTS, layout="constrained"
-    )
+    figure: Figure = require("matplotlib.figure").Figure(figsize=(width, height), dpi=POINTS, layout="constrained")
     return figure
 
 
