@@ -25,7 +25,7 @@ from inlay.errors import UsageError
 from inlay.files import PART, write_atomic
 from inlay.origin import commit
 from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint
-from inlay.train.config import TrainConfig, changed_fields, from_json, to_json
+from inlay.train.config import TrainConfig, changed_settings
 from inlay.train.sampler import ClipEntry
 
 
@@ -67,7 +67,7 @@ class RunDir:
     def begin(self, identity: RunIdentity) -> None:
         """Make the folder, if the run has none yet."""
         if self.writes and not self.begun:
-            settings = {"kind": identity.kind, "config": to_json(identity.config), "networks": identity.networks}
+            settings = {"kind": identity.kind, "config": asdict(identity.config), "networks": identity.networks}
             record = {**settings, **circumstances()}
             with explained(f"the run's folder {self.path}"):
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class RunDir:
             raise UsageError(
                 f"{self.path} holds a run of kind {record.get('kind')!r}, not {identity.kind!r}; choose another folder"
             )
-        changed = changed_fields(from_json(TrainConfig, record["config"]), identity.config)
+        changed = changed_settings(record["config"], identity.config)
         before, now = record.get("networks", {}), json.loads(json.dumps(identity.networks))
         changed += [f"networks.{name}" for name in before if before[name] != now.get(name)]
         if changed:
