@@ -211,19 +211,19 @@ class Tokenizer(Parts):
             cuts=cuts,
             noise=noise,
         )
-        reading = Reading(size=size, axes=axes, fps=Fraction(fps))
+        reading = SourceReader(size=size, axes=axes, fps=Fraction(fps))
         if isinstance(source, str | PathLike | Video | Tensor | np.ndarray):
             return self._encode_one(reading, source, config, budget)
         if budget.kind == "psnr":
             return [self._encode_one(reading, each, config, budget) for each in source]
         return self._encode_list(reading, source, config, budget)
 
-    def _encode_one(self, reading: Reading, source: Source, config: EncodeConfig, budget: Budget) -> Tokens:
+    def _encode_one(self, reading: SourceReader, source: Source, config: EncodeConfig, budget: Budget) -> Tokens:
         encoder = VideoEncoder(self, config, budget=budget, original=lambda: reading.pieces(source))
         return Tokens.join(list(encoder.encode(reading.pieces(source))))
 
     def _encode_list(
-        self, reading: Reading, sources: Sequence[Source], config: EncodeConfig, budget: Budget
+        self, reading: SourceReader, sources: Sequence[Source], config: EncodeConfig, budget: Budget
     ) -> list[Tokens]:
         parts: list[list[Tokens]] = [[] for _ in sources]
         for first in range(0, len(sources), self.batch):
@@ -284,7 +284,7 @@ class Tokenizer(Parts):
             self.filler.default = before
 
 
-class Reading:
+class SourceReader:
     """How sources become frames."""
 
     def __init__(self, *, size: str, axes: AxisOrder, fps: Fraction) -> None:

@@ -359,7 +359,9 @@ def test_missing_weights_are_code_5(run, clip: str, tmp_path: Path, monkeypatch:
 
 def test_missing_extra_is_code_5(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    code, _, err = run("export", tmp_path, "--size", "16x16", "--frames", 1, "--parts", "mask", "--backbone", "mini-untrained")
+    code, _, err = run(
+        "export", tmp_path, "--size", "16x16", "--frames", 1, "--parts", "mask", "--backbone", "mini-untrained"
+    )
     assert code == 5
     assert "pip install 'inlay[export]'" in err
     assert listing(tmp_path) == set()

@@ -42,7 +42,7 @@ RECORD = re.compile(rb"PK\x03\x04.{22}(..)(..)[^/]+/(data\.pkl|data/(\d+))", re.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class PublishedCheckpoint:
     """Tensors by name, and whatever stood beside them."""
 
     tensors: dict[str, Tensor]
@@ -50,19 +50,21 @@ class Checkpoint:
     source: str
 
 
-def read_checkpoint(path: Path, *, trust: bool) -> Checkpoint:
+def read_checkpoint(path: Path, *, trust: bool) -> PublishedCheckpoint:
     """One file; its suffix says what it is."""
     if not path.is_file():
         raise MissingError(f"no weights at {path}; give the path of a file, or fetch them: inlay fetch NAME")
     if path.suffix == ".safetensors":
-        return _checked(Checkpoint(tensors=_read_safetensors(path), source=str(path)))
+        return _checked(PublishedCheckpoint(tensors=_read_safetensors(path), source=str(path)))
     if path.suffix not in PICKLES | SCRIPTS:
         known = ", ".join(sorted({".safetensors"} | PICKLES | SCRIPTS))
         raise UsageError(f"{path}: weights are recognised by their suffix ({known}); rename or convert the file")
     check_trust(path, trust=trust)
     check_sums(path)
     if path.suffix in SCRIPTS:
-        return _checked(Checkpoint(tensors=dict(load_script(path, trust=trust).state_dict()), source=str(path)))
+        return _checked(
+            PublishedCheckpoint(tensors=dict(load_script(path, trust=trust).state_dict()), source=str(path))
+        )
     return _checked(_read_pickle(path))
 
 
@@ -112,7 +114,7 @@ def cut_tensor(path: Path) -> str | None:
         return None
 
 
-def _read_pickle(path: Path) -> Checkpoint:
+def _read_pickle(path: Path) -> PublishedCheckpoint:
     try:
         with torch.serialization.safe_globals(PLAIN):
             tree = torch.load(path, map_location="cpu", weights_only=True)
@@ -129,7 +131,7 @@ def _read_pickle(path: Path) -> Checkpoint:
     if not tensors:
         raise UsageError(f"{path} holds no tensors by name; is it a checkpoint of a model?")
     beside = {str(k): v for k, v in tree.items() if inner is not tree and v is not inner}
-    return Checkpoint(tensors=tensors, beside=beside, source=str(path))
+    return PublishedCheckpoint(tensors=tensors, beside=beside, source=str(path))
 
 
 def _refused(error: Exception) -> str:
@@ -142,7 +144,7 @@ def _first_line(error: Exception) -> str:
     return f" ({lines[0].split('. ')[0][:200]})" if lines else ""
 
 
-def _checked(checkpoint: Checkpoint) -> Checkpoint:
+def _checked(checkpoint: PublishedCheckpoint) -> PublishedCheckpoint:
     for name, tensor in checkpoint.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UsageError(f"{checkpoint.source}: tensor {name} has numbers that are not finite; fetch it again")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inlay.errors import require
 
@@ -48,14 +48,6 @@ class Panel:
     series: tuple[Series, ...]
     steps: bool = False  # a level for each point, instead of a line from one to the next
     scatter: bool = False  # points that no line joins
-
-    @staticmethod
-    def from_record(raw: dict[str, Any]) -> Panel:
-        def series(one: dict[str, Any]) -> Series:
-            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in one.items()}
-            return Series(**fields)
-
-        return Panel(**{**raw, "series": tuple(series(one) for one in raw["series"])})
 
 
 def png(panels: Sequence[Panel]) -> bytes:

@@ -40,7 +40,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class TaskParts:
     """What a task is made from."""
 
     processes: Processes
@@ -66,16 +66,16 @@ def train_lit(
 ) -> TrainResult:
     """Train a LIT on videos, from nothing or from the weights `start`."""
 
-    def task(opened: Opened) -> LitTask:
-        device = opened.processes.device
+    def task(parts: TaskParts) -> LitTask:
+        device = parts.processes.device
         frozen = load_backbone(backbone, weights=backbone_weights, device=device, trust=trust)
         seed_random(config.seed)
         cache = None
         if config.latent_cache:
             weight_hash = frozen.spec.weight_hash
-            cache = LatentCache(config.latent_cache, weight_hash=weight_hash, entries=opened.clips.entries)
-        module = opened.network(Lit.build(replace(lit, channels=frozen.spec.channels)), start)
-        return LitTask(module, frozen, config, validation=opened.validation, cache=cache)
+            cache = LatentCache(config.latent_cache, weight_hash=weight_hash, entries=parts.clips.entries)
+        module = parts.network(Lit.build(replace(lit, channels=frozen.spec.channels)), start)
+        return LitTask(module, frozen, config, validation=parts.validation, cache=cache)
 
     return _run(task, config, options, start)
 
@@ -85,9 +85,9 @@ def train_backbone(
 ) -> TrainResult:
     """Train a `mini` from nothing, or from the weights `start`, which may have fewer blocks."""
 
-    def task(opened: Opened) -> BackboneTask:
+    def task(parts: TaskParts) -> BackboneTask:
         seed_random(config.seed)
-        return BackboneTask(opened.network(Mini(shape), start), config, validation=opened.validation)
+        return BackboneTask(parts.network(Mini(shape), start), config, validation=parts.validation)
 
     return _run(task, config, options, start)
 
@@ -103,17 +103,17 @@ def train_together(
 ) -> TrainResult:
     """Train a `mini` and its LIT at once, each from nothing or from weights."""
 
-    def task(opened: Opened) -> TogetherTask:
+    def task(parts: TaskParts) -> TogetherTask:
         seed_random(config.seed)
         mini, fill = Mini(shape), Lit.build(lit or plus())
-        networks = opened.network(mini, start), opened.network(fill, start_lit)
-        return TogetherTask(*networks, config, validation=opened.validation)
+        networks = parts.network(mini, start), parts.network(fill, start_lit)
+        return TogetherTask(*networks, config, validation=parts.validation)
 
     return _run(task, config, options, start, start_lit)
 
 
 def _run(
-    make: Callable[[Opened], LitTask | BackboneTask | TogetherTask],
+    make: Callable[[TaskParts], LitTask | BackboneTask | TogetherTask],
     config: TrainConfig,
     options: RunOptions,
     *starts: str | Path | None,
@@ -122,7 +122,7 @@ def _run(
     processes = join_processes(options.device)
     clips, held_out, problems = open_clips(config, options)
     validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
-    task = make(Opened(processes=processes, clips=clips, validation=validation))
+    task = make(TaskParts(processes=processes, clips=clips, validation=validation))
     return fit(
         task, clips, config, options.run_dir, resume=options.resume, problems=problems, processes=processes,
         begun_from=[str(Path(weights).resolve()) for weights in starts if weights is not None],

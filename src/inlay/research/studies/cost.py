@@ -23,7 +23,7 @@ def cost(work: Workspace) -> Section:
     data = work.any_set().first(10 if gpu else 3)
     rules = (*COST_RULES, "search-blocks") if gpu else COST_RULES
     found = {rule: [_timed(work, data, i, Setting(rule=rule)) for i in range(len(data))] for rule in rules}
-    work.saw([r for records in found.values() for r in records])
+    work.saw(found)
     everywhere = {work.bench.machine: found, **_elsewhere(work)}
     spent = {rule: max(r.nfe for r in found[rule]) for rule in rules}
     counted = {rule: f"{calls} counted" for rule, calls in spent.items()}

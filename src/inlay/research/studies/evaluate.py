@@ -6,10 +6,10 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from inlay.types import Recipe
 from inlay.video.frames import Video
 
 Tell = Callable[[str], None]
+S = TypeVar("S", bound=Hashable)  # a setting
+V = TypeVar("V")  # what is loaded of a clip
 
 
 @dataclass
@@ -236,35 +238,58 @@ def collect(
     study: str,
     tell: Tell = lambda line: None,
 ) -> dict[Setting, list[Record]]:
+    """Records of every clip under every setting; a clip is read and encoded once for all settings."""
+
+    def begin(clip: Clip, setting: Setting) -> Record:
+        model, chosen = bench.model(setting), setting.record()
+        key = make_key(clip=clip.identity, setting=chosen, model=model, measure=conventions_of(bench.measure))
+        return store.find_or_blank(study, data.name, clip.name, chosen, model, key)
+
+    return completed(
+        data, settings, metrics, bench.measure, store, study, begin=begin, load=bench.scene, measure=bench.record,
+        tell=tell,
+    )  # fmt: skip
+
+
+def completed(
+    data: DataSet,
+    settings: Sequence[S],
+    metrics: Sequence[str],
+    config: MeasureConfig,
+    store: Store,
+    study: str,
+    *,
+    begin: Callable[[Clip, S], Record],
+    load: Callable[[Clip], V],
+    measure: Callable[[V, S, Sequence[str], Record], Record],
+    tell: Tell,
+) -> dict[S, list[Record]]:
     """Records of every clip under every setting: from the store where they are complete, made and stored where not.
 
-    Clip by clip, so that a clip is read and encoded once for all settings.
+    Args:
+        begin: the record as far as it is there.
+        load: what all settings share of a clip; called once a clip, and only where something is lacking.
+        measure: the record with these metrics added.
     """
-    unavailable = why_unavailable(metrics, bench.measure)
+    unavailable = why_unavailable(metrics, config)
     wanted = [m for m in metrics if m not in unavailable]
-    found: dict[Setting, list[Record]] = {s: [] for s in settings}
+    found: dict[S, list[Record]] = {s: [] for s in settings}
     for number, clip in enumerate(data.clips, 1):
-        scene: Scene | None = None
+        loaded: V | None = None
         for setting in settings:
-            record = _start(bench, store, data, clip, setting, study)
+            record = replace(begin(clip, setting), data=data.name)
             lacking = record.reading.lacks(wanted)
             if lacking or not record.cells:
-                if scene is None:
+                if loaded is None:
                     tell(f"{study}: {data.name} {number}/{len(data)}: {clip.name}")
-                    scene = bench.scene(clip)
-                record = bench.record(scene, setting, lacking, record)
+                    loaded = load(clip)
+                record = measure(loaded, setting, lacking, record)
             said = Reading(unavailable=dict(unavailable))
             record = replace(record, study=study, reading=said.merged(record.reading))
             if store.find(study, clip.name, record.key) != record:
                 store.write(record)
             found[setting].append(record)
     return found
-
-
-def _start(bench: Bench, store: Store, data: DataSet, clip: Clip, setting: Setting, study: str) -> Record:
-    model, chosen = bench.model(setting), setting.record()
-    key = make_key(clip=clip.identity, setting=chosen, model=model, measure=conventions_of(bench.measure))
-    return replace(store.find_or_blank(study, data.name, clip.name, chosen, model, key), data=data.name)
 
 
 def conventions_of(config: MeasureConfig) -> dict[str, Any]:

@@ -70,10 +70,6 @@ class Figure:
     caption: str
     panels: tuple[Panel, ...] = ()
 
-    @staticmethod
-    def from_record(raw: dict[str, Any]) -> Figure:
-        return Figure(**{**raw, "panels": tuple(Panel.from_record(p) for p in raw.get("panels", ()))})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -105,23 +101,6 @@ class Section:
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
-
-    @staticmethod
-    def from_record(raw: dict[str, Any]) -> Section:
-        def table(t: dict[str, Any]) -> Table:
-            rows = tuple(tuple(Cell(**cell) for cell in row) for row in t["rows"])
-            return Table(caption=t["caption"], columns=tuple(t["columns"]), rows=rows)
-
-        return Section(
-            name=raw["name"],
-            title=raw["title"],
-            text=tuple(raw["text"]),
-            tables=tuple(map(table, raw["tables"])),
-            figures=tuple(Figure.from_record(f) for f in raw["figures"]),
-            findings=tuple(Finding(**f) for f in raw["findings"]),
-            films=tuple(Figure.from_record(f) for f in raw.get("films", ())),
-            setup=raw["setup"],
-        )
 
     def markdown(self, *, level: int = 2, figures: str = "", narrow: bool = False) -> str:
         """`figures` is the way from the page to the output folder."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,11 +25,13 @@ from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import (
     Cell,
     Figure,
+    Section,
     Table,
     bits_cell,
     conventions,
     heading,
     metric_cell,
+    missing_notes,
     number,
     percent,
     rate_cell,
@@ -88,27 +90,21 @@ class Matcher:
         """The stored threshold, or the bench's own where that keeps just as much."""
         own = self.bench.tau
         if (criterion, reference) == ("latent-l1", "last-kept"):
-            rate = self._stored("rate", {"tau": own}) or self._store(
-                "rate", {"tau": own}, self.signal.keep_rate(own, criterion, reference)
-            )
+            rate = self._once("rate", lambda: self.signal.keep_rate(own, criterion, reference), tau=own)
             if abs(target - rate) < 1e-9:
                 return own
-        parts: dict[str, float | str] = {"target": target, "criterion": criterion, "reference": reference}
-        known = self._stored("tau", parts)
-        if known is not None:
-            return known
-        return self._store("tau", parts, match_tau(self.signal, target, criterion=criterion, reference=reference))
+        wanted = {"criterion": criterion, "reference": reference}
+        return self._once("tau", lambda: match_tau(self.signal, target, **wanted), target=target, **wanted)
 
-    def _file(self, kind: str, parts: dict[str, float | str]) -> str:
+    def _once(self, kind: str, compute: Callable[[], float], **parts: float | str) -> float:
+        """What `compute` gives, or gave when the same was asked for before."""
         weights = self.bench.tokenizer.spec.weight_hash
-        return f"matching/{kind}-{make_key(kind=kind, data=self.data.digest, weights=weights, **parts)}.json"
-
-    def _stored(self, kind: str, parts: dict[str, float | str]) -> float | None:
-        value = (self.store.read_json(self._file(kind, parts)) or {}).get("value")
-        return value if isinstance(value, float) else None
-
-    def _store(self, kind: str, parts: dict[str, float | str], value: float) -> float:
-        self.store.write_json(self._file(kind, parts), {"data": self.data.name, **parts, "value": value})
+        file = f"matching/{kind}-{make_key(kind=kind, data=self.data.digest, weights=weights, **parts)}.json"
+        known = (self.store.read_json(file) or {}).get("value")
+        if isinstance(known, float):
+            return known
+        value = compute()
+        self.store.write_json(file, {"data": self.data.name, **parts, "value": value})
         return value
 
 
@@ -123,8 +119,9 @@ class Workspace:
     also: tuple[str, ...] = ()  # other backbones, for the study that compares them
     command: str = ""
     tell: Tell = lambda line: None
-    notes: list[str] = field(default_factory=list)  # what a study wants to say in its section
-    machines: set[str] = field(default_factory=set)  # where the records of the study at hand were made
+    notes: list[str] = field(default_factory=list)  # what the study at hand wants to say in its section
+    seen: list[Record] = field(default_factory=list)  # the records it is made of
+    asked: tuple[str, ...] = ()  # the metrics it asked for
     _matchers: dict[str, Matcher] = field(default_factory=dict)
 
     @property
@@ -153,12 +150,24 @@ class Workspace:
         chosen = self.metrics if metrics is None else tuple(metrics)
         once = list(dict.fromkeys(settings))
         found = collect(self.bench, self.store, data, once, chosen, study=study, tell=self.tell)
-        self.saw([record for records in found.values() for record in records])
+        self.saw(found, chosen)
         return found
 
-    def saw(self, records: Sequence[Record]) -> None:
-        """Remember where these were made, for the section."""
-        self.machines |= {record.machine for record in records if record.machine}
+    def saw(self, found: Mapping[Any, Sequence[Record]], metrics: Sequence[str] = ()) -> None:
+        """Remember what a section is made of."""
+        self.seen += [record for records in found.values() for record in records]
+        self.asked = tuple(dict.fromkeys((*self.asked, *metrics)))
+
+    def note(self, line: str) -> None:
+        """Say this in the section, once."""
+        if line not in self.notes:
+            self.notes.append(line)
+
+    def run(self, study: Callable[[Workspace], Section]) -> Section:
+        """The section of a study, with its notes and what could not be measured."""
+        self.notes, self.seen, self.asked = [], [], ()
+        section = study(self)
+        return replace(section, text=(*section.text, *missing_notes(self.seen, self.asked), *self.notes))
 
     def fills(self) -> list[str]:
         """hold, linear, and the networks that are at hand."""
@@ -177,8 +186,7 @@ class Workspace:
             figure = self.picture(file, caption, png(panels))
         except MissingError as error:
             figure = Figure(file="", caption=caption)
-            if (note := f"No plots: {error}.") not in self.notes:
-                self.notes.append(note)
+            self.note(f"No plots: {error}.")
         return replace(figure, panels=tuple(panels))
 
     def quality_row(self, label: str, records: Sequence[Record]) -> tuple[Cell, ...]:
@@ -205,7 +213,7 @@ class Workspace:
             "backbone": f"{spec.name}, weights {spec.weight_hash}",
             "tau": self.bench.tau,
             "fill": self.bench.tokenizer.filler.default,
-            "device": "; ".join(sorted(self.machines)) or self.bench.machine,
+            "device": "; ".join(sorted({r.machine for r in self.seen if r.machine})) or self.bench.machine,
             "data": [d.record() for d in sets],
             "conventions": conventions(self.metrics if metrics is None else metrics, self.config),
         }
