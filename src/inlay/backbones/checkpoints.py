@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import collections
-import io
 import json
 import pathlib
 import pickle
+import pickletools
 import re
 import warnings
 import zipfile
@@ -204,53 +204,25 @@ def _first_bad(path: Path) -> str | None:
 
 
 def _names(data: bytes) -> dict[str, str]:
-    """Storage key -> name of the tensor that lies there. Nothing of the pickle is run: its names are stand-ins."""
+    """Storage key -> name of the tensor that lies there, from the pickle's opcodes: nothing of it is run.
+
+    A tensor's name comes before its storage, a tuple ("storage", type, key, device, numbers) that BINPERSID ends.
+    """
     found: dict[str, str] = {}
+    words: list[str | None] = []  # None where a tuple begins
+    memo: dict[int, str] = {}
+    last: str | None = None  # the string that the opcode before brought
     try:
-        _collect(_Names(io.BytesIO(data)).load(), "", found)
-    except Exception:  # a crafted or broken pickle can fail in any way, and then there is no name to tell
+        for code, value, _ in pickletools.genops(data):
+            if code.name.endswith("BINPUT") and last is not None:
+                memo[value] = last
+            last = value if "UNICODE" in code.name else memo.get(value) if code.name.endswith("BINGET") else None
+            if code.name == "MARK" or last is not None:
+                words.append(last)
+            elif code.name == "BINPERSID":
+                start = max(i for i, word in enumerate(words) if word is None)
+                key, words = words[start + 2], words[:start]
+                found.setdefault(str(key), next(word for word in reversed(words) if word is not None))
+    except (ValueError, IndexError, StopIteration, UnicodeError):  # a broken pickle names what comes before the break
         return found
     return found
-
-
-class _Stand(dict[Any, Any]):
-    """Stands for any class or function, and for what it returns; remembers the storage among its arguments."""
-
-    key: str | None = None
-
-    def __call__(self, *args: Any) -> Any:
-        stand = _Stand()
-        inside = (item for a in args if isinstance(a, tuple) for item in a)
-        for item in (*args, *inside):
-            if isinstance(item, _Stand) and item.key is not None:
-                stand.key = item.key
-        return stand
-
-    def __setstate__(self, state: Any) -> None:
-        return
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
-
-
-class _Names(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        class Stand(_Stand):
-            def __new__(cls, *args: Any) -> Any:
-                return _Stand()(*args)
-
-        return Stand
-
-    def persistent_load(self, pid: Any) -> Any:
-        stand = _Stand()
-        stand.key = str(pid[2])
-        return stand
-
-
-def _collect(tree: Any, name: str, found: dict[str, str]) -> None:
-    if isinstance(tree, _Stand) and tree.key is not None:
-        found.setdefault(tree.key, name)
-        return
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            _collect(value, f"{name}.{key}" if name else str(key), found)
