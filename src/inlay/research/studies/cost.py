@@ -31,9 +31,9 @@ def cost(work: Workspace) -> Section:
         name="cost",
         title="Cost of the choice (Table 1)",
         text=(
-            "NFE counts calls of the encoder or the decoder while the cells are chosen, as a hook of the codec sees them; "
-            "fills counts calls of the filling network in that time. Seconds are encode, choice, fill and "
-            "decode of one clip at a time, after one warm-up; the speed-up is against the search on the same machine. "
+            "NFE counts calls of the encoder or the decoder while the cells are chosen, as a hook of the codec sees "
+            "them; fills counts calls of the filling network in that time. Seconds are encode, choice, fill and decode "
+            "of one clip at a time, after one warm-up; the speed-up is against the search on the same machine. "
             "The paper's seconds are another machine's (A10G), and its ElasticTok is another network, in fp32 JAX.",
         ),
         tables=tuple(_cost_table(machine, by_rule) for machine, by_rule in everywhere.items()),
