@@ -210,7 +210,7 @@ def _names(data: bytes) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     words: list[str | None] = []  # None where a tuple begins
-    memo: dict[int, str] = {}
+    memo: dict[Any, str] = {}
     last: str | None = None  # the string that the opcode before brought
     try:
         for code, value, _ in pickletools.genops(data):

@@ -32,25 +32,24 @@ def calibrate(
     target = paths.output(out or f"{Path(model.backbone).name}.profile.json", force=force)
 
     from inlay.codec import encode_clip
-    from inlay.measure import calibrate as calibration
+    from inlay.measure.calibrate import Calibration
 
     model.check()
     found = clips.open(data, screen.note)
     tokenizer = model.load()
-    state = calibration.start(tokenizer.spec)
+    calibration = Calibration(tokenizer.spec)
     broken: dict[str, str] = {}
     with screen.progress("calibrating", len(found) * clips.frames) as advance:
         for clip in found.clips:
             try:
-                state = calibration.update(state, encode_clip(tokenizer, clip.load()).z_BCTHW)
+                calibration.update(encode_clip(tokenizer, clip.load()).z_BCTHW)
             except VideoError as error:  # its header promised more than it holds
                 broken[clip.name] = str(error)
                 screen.note(f"left out: {error}")
             advance(clips.frames)
     found = found.without(broken)
-    profile = calibration.finish(
-        state, data=f"{found.name} ({found.layout}, {found.split}), {len(found)} clips, {found.digest}"
-    )
+    made_on = f"{found.name} ({found.layout}, {found.split}), {len(found)} clips, {found.digest}"
+    profile = calibration.finish(data=made_on)
     with atomic(target) as part:
         profile.save(part)
     at_tau = min(zip(profile.taus, profile.keep_rates, strict=True), key=lambda row: abs(row[0] - profile.tau))
