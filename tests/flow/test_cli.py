@@ -211,7 +211,7 @@ def test_doctor_names_versions_device_and_weights(run) -> None:
     record = json.loads(text)
     assert (code, err) == (0, "")
     assert record["packages"]["torch"]
-    assert {"measure", "plot", "train"} <= record["extras"].keys()
+    assert {"measure", "scale", "train"} <= record["extras"].keys()
     assert record["device"]["default"] in {"cpu", "cuda", "mps"}
     assert "weights" in run("doctor")[1]
 
