@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ def png(panels: Sequence[Panel]) -> bytes:
     return _png(figure)
 
 
+@lru_cache(maxsize=256)  # a report is written anew after every study
 def svg(panel: Panel) -> str:
     """One panel as part of a web page, in the page's ink, each point with the words that appear when it is pointed at.
 
