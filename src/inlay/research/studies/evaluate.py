@@ -6,10 +6,10 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,16 +21,14 @@ from inlay.errors import ConfigError
 from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
 from inlay.measure.base import remember, short_products
-from inlay.research.studies.datasets import Clip, DataSet
-from inlay.research.studies.records import Reading, Record, Store, make_key, read_pair, why_unavailable
+from inlay.research.studies.datasets import Clip
+from inlay.research.studies.records import Record, read_pair
 from inlay.research.studies.rules import FILL_OF, RULES, Setting
 from inlay.tokenizer import Tokenizer
 from inlay.types import Recipe
 from inlay.video.frames import Video
 
 Tell = Callable[[str], None]
-S = TypeVar("S", bound=Hashable)  # a setting
-V = TypeVar("V")  # what is loaded of a clip
 
 
 @dataclass
@@ -226,70 +224,6 @@ def _stored(tokens: Tokens, setting: Setting) -> tuple[Tokens, float]:
 
     size = len(to_bytes(tokens))
     return as_stored(tokens), bits_per_pixel(size, tokens.info)
-
-
-def collect(
-    bench: Bench,
-    store: Store,
-    data: DataSet,
-    settings: Sequence[Setting],
-    metrics: Sequence[str],
-    *,
-    study: str,
-    tell: Tell = lambda line: None,
-) -> dict[Setting, list[Record]]:
-    """Records of every clip under every setting; a clip is read and encoded once for all settings."""
-
-    def begin(clip: Clip, setting: Setting) -> Record:
-        model, chosen = bench.model(setting), setting.record()
-        key = make_key(clip=clip.identity, setting=chosen, model=model, measure=conventions_of(bench.measure))
-        return store.find_or_blank(study, data.name, clip.name, chosen, model, key)
-
-    return completed(
-        data, settings, metrics, bench.measure, store, study, begin=begin, load=bench.scene, measure=bench.record,
-        tell=tell,
-    )  # fmt: skip
-
-
-def completed(
-    data: DataSet,
-    settings: Sequence[S],
-    metrics: Sequence[str],
-    config: MeasureConfig,
-    store: Store,
-    study: str,
-    *,
-    begin: Callable[[Clip, S], Record],
-    load: Callable[[Clip], V],
-    measure: Callable[[V, S, Sequence[str], Record], Record],
-    tell: Tell,
-) -> dict[S, list[Record]]:
-    """Records of every clip under every setting: from the store where they are complete, made and stored where not.
-
-    Args:
-        begin: the record as far as it is there.
-        load: what all settings share of a clip; called once a clip, and only where something is lacking.
-        measure: the record with these metrics added.
-    """
-    unavailable = why_unavailable(metrics, config)
-    wanted = [m for m in metrics if m not in unavailable]
-    found: dict[S, list[Record]] = {s: [] for s in settings}
-    for number, clip in enumerate(data.clips, 1):
-        loaded: V | None = None
-        for setting in settings:
-            record = replace(begin(clip, setting), data=data.name)
-            lacking = record.reading.lacks(wanted)
-            if lacking or not record.cells:
-                if loaded is None:
-                    tell(f"{study}: {data.name} {number}/{len(data)}: {clip.name}")
-                    loaded = load(clip)
-                record = measure(loaded, setting, lacking, record)
-            said = Reading(unavailable=dict(unavailable))
-            record = replace(record, study=study, reading=said.merged(record.reading))
-            if store.find(study, clip.name, record.key) != record:
-                store.write(record)
-            found[setting].append(record)
-    return found
 
 
 def conventions_of(config: MeasureConfig) -> dict[str, Any]:

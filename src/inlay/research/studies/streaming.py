@@ -14,7 +14,7 @@ from inlay.measure import count_tokens
 from inlay.measure.base import remember
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames
-from inlay.research.studies.evaluate import completed, with_counts
+from inlay.research.studies.evaluate import with_counts
 from inlay.research.studies.quality import compare_records
 from inlay.research.studies.records import Record, make_key, mean_rate, read_pair, without_unreadable
 from inlay.research.studies.rules import Setting
@@ -49,12 +49,7 @@ def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]
         bits = count_tokens(tokens).bits_per_pixel
         return replace(with_counts(base, tokens), reading=reading, bits_per_pixel=bits, machine=work.bench.machine)
 
-    found = completed(
-        data, modes, work.metrics, work.config, work.store, "streaming", begin=begin, load=load, measure=measure,
-        tell=work.tell,
-    )  # fmt: skip
-    work.saw(found, work.metrics)
-    return found
+    return work.complete("streaming", data, modes, work.metrics, begin, load, measure)
 
 
 def streaming(work: Workspace) -> Section:

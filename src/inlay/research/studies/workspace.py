@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,10 +17,10 @@ from inlay.errors import ConfigError, MissingError, UsageError
 from inlay.masking import MaskConfig, keep_mask, keep_rate_of, nearest_tau, pixel_grid
 from inlay.measure import MeasureConfig
 from inlay.origin import commit
-from inlay.research.studies.datasets import DataSet
-from inlay.research.studies.evaluate import Bench, Tell, collect
+from inlay.research.studies.datasets import Clip, DataSet
+from inlay.research.studies.evaluate import Bench, Tell, conventions_of
 from inlay.research.studies.paper import Quality
-from inlay.research.studies.records import Record, Store, make_key
+from inlay.research.studies.records import Reading, Record, Store, make_key, why_unavailable
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import (
     Cell,
@@ -38,6 +38,9 @@ from inlay.research.studies.sections import (
     word,
 )
 from inlay.video.listing import DAVIS_VAL
+
+S = TypeVar("S", bound=Hashable)  # a setting
+V = TypeVar("V")  # what is loaded of a clip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +149,52 @@ class Workspace:
     def collect(
         self, study: str, data: DataSet, settings: Iterable[Setting], metrics: Sequence[str] | None = None
     ) -> dict[Setting, list[Record]]:
-        """The records of every clip under every setting, each setting once."""
-        chosen = self.metrics if metrics is None else tuple(metrics)
-        once = list(dict.fromkeys(settings))
-        found = collect(self.bench, self.store, data, once, chosen, study=study, tell=self.tell)
-        self.saw(found, chosen)
+        """The records of every clip under every setting, each setting once; a clip is encoded once for all of them."""
+
+        def begin(clip: Clip, setting: Setting) -> Record:
+            model, chosen = self.bench.model(setting), setting.record()
+            key = make_key(clip=clip.identity, setting=chosen, model=model, measure=conventions_of(self.config))
+            return self.store.find_or_blank(study, data.name, clip.name, chosen, model, key)
+
+        chosen = self.metrics if metrics is None else metrics
+        return self.complete(study, data, dict.fromkeys(settings), chosen, begin, self.bench.scene, self.bench.record)
+
+    def complete(
+        self,
+        study: str,
+        data: DataSet,
+        settings: Iterable[S],
+        metrics: Sequence[str],
+        begin: Callable[[Clip, S], Record],
+        load: Callable[[Clip], V],
+        measure: Callable[[V, S, Sequence[str], Record], Record],
+    ) -> dict[S, list[Record]]:
+        """Records of every clip under every setting: from the store where they are complete, made and stored where not.
+
+        Args:
+            begin: the record as far as it is there.
+            load: what all settings share of a clip; called once a clip, and only where something is lacking.
+            measure: the record with these metrics added.
+        """
+        unavailable = why_unavailable(metrics, self.config)
+        wanted = [m for m in metrics if m not in unavailable]
+        found: dict[S, list[Record]] = {s: [] for s in settings}
+        for place, clip in enumerate(data.clips, 1):
+            loaded: V | None = None
+            for setting, records in found.items():
+                record = replace(begin(clip, setting), data=data.name)
+                lacking = record.reading.lacks(wanted)
+                if lacking or not record.cells:
+                    if loaded is None:
+                        self.tell(f"{study}: {data.name} {place}/{len(data)}: {clip.name}")
+                        loaded = load(clip)
+                    record = measure(loaded, setting, lacking, record)
+                said = Reading(unavailable=dict(unavailable))
+                record = replace(record, study=study, reading=said.merged(record.reading))
+                if self.store.find(study, clip.name, record.key) != record:
+                    self.store.write(record)
+                records.append(record)
+        self.saw(found, metrics)
         return found
 
     def saw(self, found: Mapping[Any, Sequence[Record]], metrics: Sequence[str] = ()) -> None:
