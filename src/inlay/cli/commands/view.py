@@ -147,7 +147,7 @@ def _check(
     source: str, film: str | None, curve: str | None, sheet: str | None, original: str | None, taus: list[float],
     *, is_tokens: bool, force: bool,
 ) -> None:  # fmt: skip
-    """Every path is checked, and the extra that draws curves is there, before anything is loaded."""
+    """Every path is checked before anything is loaded."""
     if is_tokens:
         paths.input_tokens(source)
     else:
