@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import typer
@@ -65,10 +66,6 @@ def calibrate(
         ("profile", target),
         ("tau", f"{profile.tau:g}, which keeps about {at_tau[1]:.1%} of the cells of {found.name} ({count})"),
         ("scores", f"mean {profile.score_mean:.4g}, std {profile.score_std:.4g}, CoV {profile.selectivity:.3f}"),
-        ("latents", f"std {_mean(profile.latent_std):.4g}, slot 0 {_mean(profile.first_std):.4g}, mean over channels"),
+        ("latents", f"std {fmean(profile.latent_std):.4g}, slot 0 {fmean(profile.first_std):.4g}, mean over channels"),
     ]
     screen.show(record, rows)
-
-
-def _mean(values: tuple[float, ...]) -> float:
-    return sum(values) / len(values)

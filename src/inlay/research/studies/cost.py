@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
@@ -53,7 +54,7 @@ def cost(work: Workspace) -> Section:
 
 def _fastest(found: dict[str, list[Record]]) -> Finding:
     """Table 1: ours before the router, the router before the search."""
-    seconds = {rule: math.fsum(sum(r.seconds.values()) for r in found[rule]) / len(found[rule]) for rule in found}
+    seconds = {rule: fmean(r.total_seconds for r in records) for rule, records in found.items()}
     speed = {rule: seconds["search"] / seconds[rule] for rule in ("ours", "router")}
     return Finding(
         claim="ours is faster than the router, and the router than the search",
@@ -63,8 +64,7 @@ def _fastest(found: dict[str, list[Record]]) -> Finding:
 
 
 def _cost_table(machine: str, found: dict[str, list[Record]]) -> Table:
-    total = {rule: [sum(r.seconds.values()) for r in records] for rule, records in found.items()}
-    means = {rule: math.fsum(seconds) / len(seconds) for rule, seconds in total.items()}
+    means = {rule: fmean(r.total_seconds for r in records) for rule, records in found.items()}
     rows: list[tuple[Cell, ...]] = []
     for rule, records in found.items():
         rows.append(
@@ -72,7 +72,7 @@ def _cost_table(machine: str, found: dict[str, list[Record]]) -> Table:
                 word(LABELS[rule]),
                 mean_cell([float(r.nfe) for r in records], 1),
                 mean_cell([float(r.evaluations["allocate"]["fill"]) for r in records], 1),
-                mean_cell(total[rule], 3),
+                mean_cell([r.total_seconds for r in records], 3),
                 mean_cell([r.seconds["allocate"] for r in records], 4),
                 number(means["search"] / means[rule], 1) if "search" in means else word("-"),
                 rate_cell(records),

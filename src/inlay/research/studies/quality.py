@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import math
+from statistics import fmean
 
 from inlay.measure import METRICS, bootstrap_interval
 from inlay.research.studies import paper
@@ -35,7 +35,7 @@ LABELS = {
 
 def mean_of(records: list[Record], metric: str) -> float | None:
     values = [r.reading.values[metric] for r in records if metric in r.reading.values]
-    return math.fsum(values) / len(values) if values else None
+    return fmean(values) if values else None
 
 
 def paired(first: list[Record], second: list[Record], metric: str) -> list[tuple[float, float]]:
@@ -51,7 +51,7 @@ def compare_records(
     pairs = paired(first, second, metric)
     if not pairs:
         return Finding(claim=claim, holds=None)
-    mean_a, mean_b = (math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    mean_a, mean_b = map(fmean, zip(*pairs, strict=True))
     gap = mean_a - mean_b
     low, high = bootstrap_interval([a - b for a, b in pairs])
     d = DIGITS.get(metric, 3)

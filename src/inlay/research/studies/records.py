@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -152,10 +153,14 @@ class Record:
     def keep_rate(self) -> float:
         return self.tokens / self.cells if self.cells else 0.0
 
+    @property
+    def total_seconds(self) -> float:
+        return sum(self.seconds.values())
+
 
 def mean_rate(records: Sequence[Record]) -> float:
     """The keep rate, mean over clips."""
-    return math.fsum(r.keep_rate for r in records) / len(records)
+    return fmean(r.keep_rate for r in records)
 
 
 def without_unreadable(data: DataSet, store: Store, tell: Callable[[str], None] = lambda line: None) -> DataSet:

@@ -11,7 +11,8 @@ from typing import Any
 
 from inlay.draw.plots import Panel, Series
 from inlay.errors import UsageError
-from inlay.measure import METRICS, MeasureConfig, bootstrap_interval
+from inlay.measure import METRICS, MeasureConfig
+from inlay.measure.base import mean_interval
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.records import TOO_FEW, Record, is_set, score_set
 
@@ -129,20 +130,14 @@ def percent(value: float, low: float | None = None, high: float | None = None) -
     return Cell(text=f"{100 * value:.1f} %{span}", value=value, low=low, high=high)
 
 
-def mean_cell(values: Sequence[float], digits: int = 3, seed: int = 0) -> Cell:
+def mean_cell(values: Sequence[float], digits: int = 3) -> Cell:
     """A mean with its bootstrap interval."""
-    if not values:
-        return number(None)
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return number(mean, digits)
-    return number(mean, digits, *bootstrap_interval(list(values), seed=seed))
+    mean, *interval = mean_interval(values, MeasureConfig())
+    return number(mean, digits, *interval)
 
 
-def rate_cell(records: Sequence[Record], seed: int = 0) -> Cell:
-    rates = [r.keep_rate for r in records]
-    mean = math.fsum(rates) / len(rates)
-    return percent(mean, *bootstrap_interval(rates, seed=seed)) if len(rates) > 1 else percent(mean)
+def rate_cell(records: Sequence[Record]) -> Cell:
+    return percent(*mean_interval([r.keep_rate for r in records], MeasureConfig()))
 
 
 def bits_cell(records: Sequence[Record]) -> Cell:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any, TypeVar
 
 import torch
@@ -55,7 +56,7 @@ class Signal:
         plain = criterion == "pixel-l1"
         config = MaskConfig(tau=tau, criterion="latent-l1" if plain else criterion, reference=reference)
         rates = [keep_rate_of(keep_mask(z, config)) for z in (self.pooled if plain else self.latents)]
-        return sum(rates) / len(rates)
+        return fmean(rates)
 
 
 def match_tau(signal: Signal, target: float, *, criterion: str = "latent-l1", reference: str = "last-kept") -> float:
