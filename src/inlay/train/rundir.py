@@ -14,7 +14,6 @@ import platform
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -203,21 +202,17 @@ class RunProgress:
     """Says where a run is. `quiet` says nothing."""
 
     def __init__(self, total: int, *, done: int = 0, quiet: bool = False) -> None:
-        self.total, self.done, self.quiet = total, done, quiet
-        self._bar: Any = None
-        self._task: Any = None
+        self.total, self.quiet = total, quiet
+        self._bar: Any = None if quiet or not sys.stderr.isatty() else _rich_bar()
+        if self._bar is not None:
+            self._task = self._bar.add_task("training", total=total, completed=done, note="")
 
     def __enter__(self) -> RunProgress:
-        if not self.quiet and sys.stderr.isatty():
-            self._bar = _rich_bar()
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("training", total=self.total, completed=self.done, note="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
