@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args, get_origin, get_type_hints
@@ -30,6 +31,7 @@ PAPER = (*QUICK, "lpips", "fvd", "kvd")
 TOO_FEW = "it compares sets of at least 2 clips, and 1 has a reading"
 FORMAT = 1
 READ_FILE = "read.json"  # in the store: the clips that were read to their end
+_hints = lru_cache(get_type_hints)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,9 +191,9 @@ def without_unreadable(data: DataSet, store: Store, tell: Callable[[str], None] 
 
 def restored(kind: Any, value: Any) -> Any:
     """A dataclass as JSON has it, made again: the inverse of `asdict`."""
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{name: restored(hints[name], v) for name, v in value.items()})  # type: ignore[operator]
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        return kind(**{name: restored(hints[name], v) for name, v in value.items()})
     if get_origin(kind) is tuple:
         return tuple(restored(get_args(kind)[0], v) for v in value)
     return value
