@@ -542,7 +542,7 @@ def test_latents_are_kept_on_disk(tmp_path: Path, tiny_mini: Any) -> None:
     assert other.path_of(draws[0]) != cache.path_of(draws[0])
 
 
-def test_psnr_is_what_the_measure_room_says() -> None:
+def test_psnr_is_what_the_metric_says() -> None:
     from inlay.measure import compare
     from inlay.train.validate import psnr, to_uint8
     from inlay.video.frames import Video
