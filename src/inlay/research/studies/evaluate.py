@@ -41,18 +41,6 @@ class Tally(Watch):
     def on_network(self, network: str, clips: int) -> None:
         self.counts.setdefault(self.phase, Counter())[network] += clips
 
-    @contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """What runs inside is booked under this phase."""
-        before, self.phase = self.phase, phase
-        try:
-            yield
-        finally:
-            self.phase = before
-
-    def reset(self) -> None:
-        self.counts = {}
-
     def of(self, phase: str) -> dict[str, int]:
         return {kind: self.counts.get(phase, Counter())[kind] for kind in ("encode", "decode", "fill")}
 
@@ -65,10 +53,10 @@ class Scene:
         self.reference = Video(frames=remember(video.frames.to(bench.measure.device)), fps=video.fps)
         self.tau = bench.tau
         self.x_BCTHW = bench.tokenizer.pixels([video])
-        with bench.timed("encode") as took, bench.tally.during("encode"):
+        with bench.step("encode", "encode"):
             self.chunk = encode_clip(bench.tokenizer, video)
         self.z_BCTHW = self.chunk.z_BCTHW
-        self.encode_seconds = took["encode"]
+        self.encode_seconds = bench.seconds["encode"]
 
     @torch.inference_mode()
     def rebuild(self, keep_BTHW: Tensor, setting: Setting) -> Tensor:
@@ -104,7 +92,7 @@ class Bench:
     """A tokenizer, the count of its networks' evaluations, the threshold of ours, and the metrics' settings."""
 
     def __init__(self, tokenizer: Tokenizer, *, tau: float | None = None, measure: MeasureConfig | None = None) -> None:
-        self.tally = Tally()
+        self.tally, self.seconds = Tally(), dict[str, float]()  # of the step or run at hand
         self.warm = False  # whether a clip has gone through it, for those who time
         self.tokenizer = tokenizer
         self.measure = measure or MeasureConfig(device=str(tokenizer.device))
@@ -159,15 +147,14 @@ class Bench:
         return self.tokenizer.fill_cells(z_BCTHW, keep_BTHW, self.tau_of(setting), self.fill_of(setting))
 
     @contextmanager
-    def timed(self, name: str) -> Iterator[dict[str, float]]:
-        """Seconds of what runs inside, the device's own queue included."""
-        took: dict[str, float] = {}
+    def step(self, name: str, phase: str) -> Iterator[None]:
+        """Book what runs inside: its seconds, the device's own queue included, and the evaluations of a phase."""
         self._wait()
-        start = time.perf_counter()
+        self.tally.phase, start = phase, time.perf_counter()
         with self.tokenizer.watched_by(self.tally):
-            yield took
+            yield
         self._wait()
-        took[name] = time.perf_counter() - start
+        self.seconds[name] = time.perf_counter() - start
 
     def _wait(self) -> None:
         if self.tokenizer.device.type == "cuda":
@@ -178,22 +165,22 @@ class Bench:
 
     def run(self, scene: Scene, setting: Setting) -> RuleResult:
         """Allocate, store, fill, decode."""
-        self.tally.reset()
-        with self.timed("allocate") as first, self.tally.during("allocate"), torch.inference_mode():
+        self.tally.counts, self.seconds = {}, {"encode": scene.encode_seconds}
+        with self.step("allocate", "allocate"), torch.inference_mode():
             keep_BTHW = RULES[setting.rule](scene, setting)
         tokens = scene.tokens(keep_BTHW, setting)
         tokens, bits = _stored(tokens, setting)
-        with self.timed("fill") as second, self.tally.during("rebuild"):
+        with self.step("fill", "rebuild"):
             device = self.tokenizer.device
             z_BCTHW = self.filled(tokens.dense().to(device), tokens.mask[None].to(device), setting)
-        with self.timed("decode") as third, self.tally.during("rebuild"):
+        with self.step("decode", "rebuild"):
             video = cropped(self.tokenizer.decode_latents(z_BCTHW)[0], tokens.info, scene.video.seconds)
         return RuleResult(
             video=video,
             tokens=tokens,
             bits_per_pixel=bits,
             evaluations={phase: self.tally.of(phase) for phase in ("allocate", "rebuild")},
-            seconds={"encode": scene.encode_seconds, **first, **second, **third},
+            seconds=dict(self.seconds),
         )
 
     def record(self, scene: Scene, setting: Setting, metrics: Sequence[str], base: Record) -> Record:
