@@ -58,15 +58,14 @@ COSMOS_MD5 = {
 }
 
 
-def _cosmos_entry(
-    repo: str, files: tuple[str, ...], config: Any, million: float, *, script: bool, aliases: tuple[str, ...] = (),
-    md5: dict[str, str] | None = None,
-) -> Entry:  # fmt: skip
-    form = "its published TorchScript programs" if script else "native: compiles, streams, tiles"
+def _cosmos_entry(repo: str, file: tuple[str, ...], config: Any, million: float, *, script: bool, **more: Any) -> Entry:
+    about = "NVIDIA's Cosmos, " + (
+        "its published TorchScript programs" if script else "native: compiles, streams, tiles"
+    )
     return Entry(
-        load=partial(_cosmos, config=config, script=script), about=f"NVIDIA's Cosmos, {form}", licence=NVIDIA,
-        strides=(4, 8, 8), channels=16, million=million, tau=0.3, aliases=aliases,
-        source=Source(repo=repo, files=files, gated=True, md5=md5 or {}),
+        load=partial(_cosmos, config=config, script=script), about=about, licence=NVIDIA, strides=(4, 8, 8),
+        channels=16, million=million, tau=0.3, aliases=more.get("aliases", ()),
+        source=Source(repo=repo, files=file, gated=True, md5=more.get("md5", {})),
     )  # fmt: skip
 
 
@@ -79,9 +78,14 @@ def _omni_entry(file: str, data: str, *aliases: str) -> Entry:
 
 
 def _diffusers_entry(
-    repo: str, about: str, licence: str, strides: tuple[int, int, int], channels: int, million: float,
+    repo: str,
+    about: str,
+    licence: str,
+    strides: tuple[int, int, int],
+    channels: int,
+    million: float,
     folder: str = "vae",
-) -> Entry:  # fmt: skip
+) -> Entry:
     return Entry(
         load=partial(diffusers.load_diffusers, licence=licence), about=f"{about} (diffusers)", licence=licence,
         strides=strides, channels=channels, million=million,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inlay.errors import ConfigError, UsageError, pick
 
 SIZES: dict[str, tuple[int, int]] = {"256": (256, 256), "480p": (480, 848), "720p": (720, 1280)}  # height, width
-FAST_LEVELS = {"eager": "0", "fast": "1", "compiled": "compile"}  # name -> INLAY_FAST
+PATHS = {"eager": "0", "fast": "1", "compiled": "compile"}  # name -> INLAY_FAST
 STAGES = ("video", "encode", "mask", "gather", "entropy", "lit", "decode")
 
 
@@ -35,7 +35,7 @@ class BenchConfig:
         for name in self.sizes:
             size_of(name)
         for path in self.paths:
-            pick("path", path, FAST_LEVELS)
+            pick("path", path, PATHS)
         for stage in self.stages:
             pick("stage", stage, dict.fromkeys(STAGES))
         for name in ("frames", "batches"):

@@ -17,7 +17,7 @@ from inlay import __version__
 from inlay.errors import ConfigError, pick
 from inlay.fill import Filler, Lit, plus
 from inlay.kernels.switch import at_level
-from inlay.research.bench.config import FAST_LEVELS, BenchConfig, size_of
+from inlay.research.bench.config import PATHS, BenchConfig, size_of
 from inlay.research.bench.stages import Case, Stage
 from inlay.research.bench.timing import Peaks, measured, resident_gb, sheet, timed
 from inlay.tokenizer import Tokenizer, pick_device
@@ -50,7 +50,7 @@ def cases(config: BenchConfig, tokenizer: Tokenizer, folder: Path, peaks: Peaks,
     rows: list[dict[str, Any]] = []
     for size, frames, batch, way in itertools.product(config.sizes, config.frames, config.batches, config.paths):
         note(f"{size}, {frames} frames, batch {batch}, {way}")
-        with at_level(FAST_LEVELS[way]):
+        with at_level(PATHS[way]):
             compiled = way == "compiled"
             if compiled not in models:
                 models[compiled] = load(config)  # a network of its own: what is compiled once stays so
