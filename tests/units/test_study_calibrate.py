@@ -10,7 +10,7 @@ import torch
 
 from inlay.errors import ShapeError, UsageError
 from inlay.masking import MaskConfig, Profile, keep_mask, keep_rate_of
-from inlay.measure.calibrate import Calibration, score_scan
+from inlay.measure import calibrate
 
 
 def latents(clips: int = 3) -> torch.Tensor:
@@ -25,16 +25,16 @@ def spec(tiny_mini):
 
 
 def profiled(spec, z: torch.Tensor, batches: int = 1) -> Profile:
-    calibration = Calibration(spec)
+    state = calibrate.start(spec)
     for part in z.chunk(batches):
-        calibration.update(part)
-    return calibration.finish(data="made")
+        state = calibrate.update(state, part)
+    return calibrate.finish(state, data="made")
 
 
 def test_each_rung_keeps_what_the_encoder_keeps(spec) -> None:
     z = latents(1)
     taus = torch.tensor([0.05, 0.3, 0.8])
-    keep, scores = score_scan(z[0], taus)
+    keep, scores = calibrate.score_scan(z[0], taus)
     for tau, mask in zip(taus.tolist(), keep, strict=True):
         assert torch.equal(mask, keep_mask(z, MaskConfig(tau=tau))[0])
     assert scores.shape == (3, 8, 6, 6)
@@ -64,8 +64,8 @@ def test_statistics_keep_slot_0_apart(spec) -> None:
 def test_suggested_tau_is_the_mean_of_its_own_scores(spec) -> None:
     z = latents()
     profile = profiled(spec, z)
-    _, scores = score_scan(z[0], torch.tensor([profile.tau]))
-    rest = [score_scan(c, torch.tensor([profile.tau]))[1] for c in z[1:]]
+    _, scores = calibrate.score_scan(z[0], torch.tensor([profile.tau]))
+    rest = [calibrate.score_scan(c, torch.tensor([profile.tau]))[1] for c in z[1:]]
     mean = float(torch.cat([scores, *rest]).mean())
     assert mean == pytest.approx(profile.tau, rel=0.03)
     assert profile.score_mean == pytest.approx(mean, rel=0.03)
@@ -87,4 +87,4 @@ def test_what_cannot_be_calibrated(spec) -> None:
     with pytest.raises(UsageError, match="two slots"):
         profiled(spec, latents()[:, :, :1])
     with pytest.raises(ShapeError, match="16"):
-        Calibration(spec).update(torch.zeros(1, 3, 2, 4, 4))
+        calibrate.update(calibrate.start(spec), torch.zeros(1, 3, 2, 4, 4))

@@ -8,6 +8,7 @@ threshold of a fixed ladder runs its own last-kept scan, for the scores depend o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -22,81 +23,86 @@ BINS = 128  # of the score histogram
 LOWEST, HIGHEST = 0.005, 4.0  # of the ladder, in mean standard deviations of the latents
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Moments:
-    """Mean and standard deviation of each channel, from sums in float64."""
+    """Sum and sum of squares of each channel, in float64."""
 
-    def __init__(self, channels: int) -> None:
-        self.count = 0
-        self.total_C, self.square_C = torch.zeros(2, channels, dtype=torch.float64)
+    count: int = 0
+    total_C: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))  # broadcast by the first sum
+    square_C: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
-    def add(self, z_BCTHW: Tensor) -> None:
+    def add(self, z_BCTHW: Tensor) -> Moments:
         z_CN = z_BCTHW.double().transpose(0, 1).flatten(1).cpu()
-        self.count += z_CN.shape[1]
-        self.total_C += z_CN.sum(1)
-        self.square_C += z_CN.square().sum(1)
+        return Moments(
+            count=self.count + z_CN.shape[1],
+            total_C=self.total_C + z_CN.sum(1),
+            square_C=self.square_C + z_CN.square().sum(1),
+        )
 
     @property
-    def mean_C(self) -> Tensor:
-        return self.total_C / max(self.count, 1)
+    def mean(self) -> tuple[float, ...]:
+        return tuple((self.total_C / max(self.count, 1)).tolist())
 
     @property
-    def std_C(self) -> Tensor:
-        return (self.square_C / max(self.count, 1) - self.mean_C.square()).clamp_min(0).sqrt()
+    def std(self) -> tuple[float, ...]:
+        mean_C = self.total_C / max(self.count, 1)
+        return tuple((self.square_C / max(self.count, 1) - mean_C.square()).clamp_min(0).sqrt().tolist())
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Calibration:
-    """What was seen so far of a backbone's latents: `update` with the clips, then `finish`."""
+    """What was seen so far: `start`, `update` for each batch of clips, `finish`."""
 
-    def __init__(self, spec: BackboneSpec) -> None:
-        """The ladder of thresholds stands on the scale that the backbone states for its latents."""
-        self.spec, scale = spec, sum(spec.latent_std) / len(spec.latent_std)
-        self.taus_K = scale * torch.logspace(math.log10(LOWEST), math.log10(HIGHEST), LADDER, dtype=torch.float64)
-        self.edges = torch.linspace(0, HIGHEST * scale, BINS + 1, dtype=torch.float64)  # the last bin takes all above
-        self.counts_KN = torch.zeros(LADDER, BINS, dtype=torch.float64)
-        self.kept_K, self.total_K, self.square_K = torch.zeros(3, LADDER, dtype=torch.float64)
-        self.first, self.later = Moments(spec.channels), Moments(spec.channels)  # slot 0 sees one frame
-        self.clips = self.cells = 0
-        self.scores = 0  # of each threshold: cells after slot 0
+    spec: BackboneSpec
+    taus_K: Tensor
+    edges: Tensor  # [BINS + 1]; the last bin takes what lies above
+    counts_KN: Tensor  # [K, BINS]
+    kept_K: Tensor
+    total_K: Tensor
+    square_K: Tensor
+    first: Moments = field(default_factory=Moments)  # slot 0, which sees one frame
+    later: Moments = field(default_factory=Moments)  # the other slots
+    clips: int = 0
+    cells: int = 0  # of all slots
+    scores: int = 0  # per threshold: cells after slot 0
 
-    @torch.no_grad()
-    def update(self, z_BCTHW: Tensor) -> None:
-        """Add the latents of whole clips, each beginning with its slot 0."""
-        spec = self.spec
-        if z_BCTHW.ndim != 5 or z_BCTHW.shape[1] != spec.channels:
-            raise ShapeError(f"{spec.name} has latents [B, {spec.channels}, T, H, W]; got {describe(z_BCTHW)}")
-        self.first.add(z_BCTHW[:, :, :1])
-        self.later.add(z_BCTHW[:, :, 1:])
-        self.clips += len(z_BCTHW)
-        self.cells += z_BCTHW[:, 0].numel()
-        for z_CTHW in z_BCTHW.float():
-            keep_KTHW, score_KTHW = score_scan(z_CTHW, self.taus_K)
-            values_KM = score_KTHW.flatten(1).double().cpu()
-            self.kept_K += keep_KTHW.flatten(1).sum(1).double().cpu()
-            self.scores += values_KM.shape[1]
-            self.total_K += values_KM.sum(1)
-            self.square_K += values_KM.square().sum(1)
-            self.counts_KN += _histogram(values_KM, self.edges)
 
-    def finish(self, *, data: str = "") -> Profile:
-        """The profile; its tau is the threshold that equals the mean of the scores it gives rise to (tau = mu)."""
-        if not self.scores:
-            raise UsageError("calibration needs clips of at least two slots; give longer videos")
-        mean_K = self.total_K / self.scores
-        std_K = (self.square_K / self.scores - mean_K.square()).clamp_min(0).sqrt()
-        tau, place = fixed_point(self.taus_K, mean_K)
-        counts_N = self.counts_KN[min(round(place), LADDER - 1)]
-        moments = {
-            "latent_mean": self.later.mean_C, "latent_std": self.later.std_C, "first_mean": self.first.mean_C,
-            "first_std": self.first.std_C, "taus": self.taus_K, "keep_rates": self.kept_K / self.cells,
-            "score_edges": self.edges,
-        }  # fmt: skip
-        return Profile(
-            backbone=self.spec.name, weight_hash=self.spec.weight_hash, data=data, clips=self.clips,
-            tau=float(f"{tau:.3g}"),  # three digits: a threshold is set by people and printed in tables
-            score_mean=_at(mean_K, place), score_std=_at(std_K, place),
-            score_counts=tuple(int(n) for n in counts_N.tolist()),
-            **{name: tuple(numbers.tolist()) for name, numbers in moments.items()},
-        )  # fmt: skip
+def start(spec: BackboneSpec) -> Calibration:
+    """The ladder of thresholds stands on the scale that the backbone states for its latents."""
+    scale = sum(spec.latent_std) / len(spec.latent_std)
+    taus_K = scale * torch.logspace(math.log10(LOWEST), math.log10(HIGHEST), LADDER, dtype=torch.float64)
+    zeros_K = torch.zeros(LADDER, dtype=torch.float64)
+    return Calibration(
+        spec=spec,
+        taus_K=taus_K,
+        edges=torch.linspace(0, HIGHEST * scale, BINS + 1, dtype=torch.float64),
+        counts_KN=torch.zeros(LADDER, BINS, dtype=torch.float64),
+        kept_K=zeros_K,
+        total_K=zeros_K,
+        square_K=zeros_K,
+    )
+
+
+@torch.no_grad()
+def update(state: Calibration, z_BCTHW: Tensor) -> Calibration:
+    """Add the latents of whole clips, each beginning with its slot 0."""
+    if z_BCTHW.ndim != 5 or z_BCTHW.shape[1] != state.spec.channels:
+        raise ShapeError(f"{state.spec.name} has latents [B, {state.spec.channels}, T, H, W]; got {describe(z_BCTHW)}")
+    first, later = state.first.add(z_BCTHW[:, :, :1]), state.later.add(z_BCTHW[:, :, 1:])
+    cells = state.cells + z_BCTHW[:, 0].numel()
+    state = replace(state, first=first, later=later, clips=state.clips + len(z_BCTHW), cells=cells)
+    for z_CTHW in z_BCTHW.float():
+        keep_KTHW, score_KTHW = score_scan(z_CTHW, state.taus_K)
+        values_KM = score_KTHW.flatten(1).double().cpu()
+        state = replace(
+            state,
+            kept_K=state.kept_K + keep_KTHW.flatten(1).sum(1).double().cpu(),
+            scores=state.scores + values_KM.shape[1],
+            total_K=state.total_K + values_KM.sum(1),
+            square_K=state.square_K + values_KM.square().sum(1),
+            counts_KN=state.counts_KN + _histogram(values_KM, state.edges),
+        )
+    return state
 
 
 def score_scan(z_CTHW: Tensor, taus_K: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,6 +117,26 @@ def _histogram(values_KM: Tensor, edges: Tensor) -> Tensor:
     index_KM = (values_KM / edges[-1] * bins).long().clamp(0, bins - 1)
     counts = torch.zeros(len(values_KM), bins, dtype=torch.float64)
     return counts.scatter_add_(1, index_KM, torch.ones_like(values_KM))
+
+
+def finish(state: Calibration, *, data: str = "") -> Profile:
+    """The profile; its tau is the threshold that equals the mean of the scores it gives rise to (tau = mu)."""
+    if not state.scores:
+        raise UsageError("calibration needs clips of at least two slots; give longer videos")
+    mean_K = state.total_K / state.scores
+    std_K = (state.square_K / state.scores - mean_K.square()).clamp_min(0).sqrt()
+    tau, place = fixed_point(state.taus_K, mean_K)
+    nearest = min(round(place), LADDER - 1)
+    return Profile(
+        backbone=state.spec.name, weight_hash=state.spec.weight_hash, data=data, clips=state.clips,
+        tau=float(f"{tau:.3g}"),  # three digits: a threshold is set by people and printed in tables
+        score_mean=_at(mean_K, place), score_std=_at(std_K, place),
+        taus=tuple(state.taus_K.tolist()), keep_rates=tuple((state.kept_K / state.cells).tolist()),
+        latent_mean=state.later.mean, latent_std=state.later.std,
+        first_mean=state.first.mean, first_std=state.first.std,
+        score_edges=tuple(state.edges.tolist()),
+        score_counts=tuple(int(n) for n in state.counts_KN[nearest].tolist()),
+    )  # fmt: skip
 
 
 def fixed_point(taus_K: Tensor, mean_K: Tensor) -> tuple[float, float]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated
 
 import typer
@@ -33,24 +32,25 @@ def calibrate(
     target = paths.output(out or f"{Path(model.backbone).name}.profile.json", force=force)
 
     from inlay.codec import encode_clip
-    from inlay.measure.calibrate import Calibration
+    from inlay.measure import calibrate as calibration
 
     model.check()
     found = clips.open(data, screen.note)
     tokenizer = model.load()
-    calibration = Calibration(tokenizer.spec)
+    state = calibration.start(tokenizer.spec)
     broken: dict[str, str] = {}
     with screen.progress("calibrating", len(found) * clips.frames) as advance:
         for clip in found.clips:
             try:
-                calibration.update(encode_clip(tokenizer, clip.load()).z_BCTHW)
+                state = calibration.update(state, encode_clip(tokenizer, clip.load()).z_BCTHW)
             except VideoError as error:  # its header promised more than it holds
                 broken[clip.name] = str(error)
                 screen.note(f"left out: {error}")
             advance(clips.frames)
     found = found.without(broken)
-    made_on = f"{found.name} ({found.layout}, {found.split}), {len(found)} clips, {found.digest}"
-    profile = calibration.finish(data=made_on)
+    profile = calibration.finish(
+        state, data=f"{found.name} ({found.layout}, {found.split}), {len(found)} clips, {found.digest}"
+    )
     with atomic(target) as part:
         profile.save(part)
     at_tau = min(zip(profile.taus, profile.keep_rates, strict=True), key=lambda row: abs(row[0] - profile.tau))
@@ -66,6 +66,10 @@ def calibrate(
         ("profile", target),
         ("tau", f"{profile.tau:g}, which keeps about {at_tau[1]:.1%} of the cells of {found.name} ({count})"),
         ("scores", f"mean {profile.score_mean:.4g}, std {profile.score_std:.4g}, CoV {profile.selectivity:.3f}"),
-        ("latents", f"std {fmean(profile.latent_std):.4g}, slot 0 {fmean(profile.first_std):.4g}, mean over channels"),
+        ("latents", f"std {_mean(profile.latent_std):.4g}, slot 0 {_mean(profile.first_std):.4g}, mean over channels"),
     ]
     screen.show(record, rows)
+
+
+def _mean(values: tuple[float, ...]) -> float:
+    return sum(values) / len(values)

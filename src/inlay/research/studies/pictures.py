@@ -21,7 +21,7 @@ from inlay.draw.sheet import TILE, MaskRow, mask_sheet
 from inlay.draw.webp import webp_bytes
 from inlay.errors import InlayError, MissingError, VideoError
 from inlay.masking import MaskConfig, Profile, keep_mask, scan
-from inlay.measure.calibrate import Calibration
+from inlay.measure import calibrate
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames, read_any
 from inlay.research.studies.evaluate import Bench, Scene
@@ -180,11 +180,11 @@ def _profile(work: Workspace, tokenizer: Tokenizer, data: DataSet) -> Profile:
     file = f"records/backbones/{tokenizer.spec.name}.{key}.json"
     with suppress(TypeError, InlayError):  # there is none yet, or it is damaged
         return Profile(**(work.store.read_json(file) or {}))
-    calibration = Calibration(tokenizer.spec)
+    state = calibrate.start(tokenizer.spec)
     for clip in data.clips:
         work.tell(f"backbones: {tokenizer.spec.name}: {clip.name}")
-        calibration.update(encode_clip(tokenizer, clip.load()).z_BCTHW)
-    profile = calibration.finish(data=data.name)
+        state = calibrate.update(state, encode_clip(tokenizer, clip.load()).z_BCTHW)
+    profile = calibrate.finish(state, data=data.name)
     work.store.write_json(file, asdict(profile))
     return profile
 
