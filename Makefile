@@ -70,10 +70,10 @@ endif
 
 $(DEMO_STAMP): $(NEEDS) | $(BIN)/python
 	@echo "installing inlay into $(VENV) (once; about a minute, longer where torch must be downloaded)"
-	@$(INSTALL) -e '.[plot]'
+	@$(INSTALL) -e .
 	@touch $@
 
 $(DEV_STAMP): $(NEEDS) | $(BIN)/python
 	@echo "installing inlay and its tools into $(VENV) (once; about a minute, longer where torch must be downloaded)"
-	@$(INSTALL) -e '.[dev,docs,export,hf,measure,plot,scale,train,web]'
+	@$(INSTALL) -e '.[dev,docs,export,hf,measure,scale,train,web]'
 	@touch $@ $(DEMO_STAMP)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native Cosmos with random weights at its published size on one GPU in, milliseconds as one JSON object out.
+"""Time native Cosmos with random weights at its published size on one GPU; prints one JSON object.
 
     python benchmarks/bench_cosmos.py --out benchmarks/cosmos_h200.json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One clip of 33x256x256 on this CPU in, seconds as one JSON object out: ours beside a network of Cosmos's size.
+"""Time one clip of 33x256x256 on this CPU, ours beside a network of Cosmos's size; prints one JSON object.
 
     python benchmarks/cpu_ratio.py --out benchmarks/cpu_ratio.json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded pipeline on this CPU in, its plain form beside its fast one out, as one JSON object.
+"""Time the embedded pipeline on this CPU, its plain form beside its fast one; prints one JSON object.
 
     python benchmarks/cpu_speed.py --out benchmarks/cpu_speed_cpu.json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static clips with noise of known strength in, keep rates with and without the noise floor out, as one JSON record.
+"""Keep rates of static clips with noise of known strength, with and without the noise floor, as one JSON record.
 
 python benchmarks/noise_floor.py --tau 0.3 > benchmarks/noise_floor_cpu.json
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record of `speed_gpu.py` in, one picture out: time and memory against frames, pixels, batch, with straight lines.
+"""Plot a record of `speed_gpu.py`: time and memory against frames, pixels, batch, with straight lines.
 
     python benchmarks/plot_growth.py benchmarks/speed_fourth_h200_2026-11-15.json --out docs/pictures/growth.png
 

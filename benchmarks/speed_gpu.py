@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU in, everything that docs/speed.md says about it out: tests, mask kernel, LIT, whole pipeline, growth.
+"""Measure everything that docs/speed.md says about a GPU: tests, mask kernel, LIT, whole pipeline, growth.
 
     PYTHONPATH=src python benchmarks/speed_gpu.py --seconds 200 --out speed_gpu.json  # all stages
     PYTHONPATH=src python benchmarks/speed_gpu.py --stages lit --out speed_gpu.json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device in, what benchmarks/speed_gpu.py measures on it out, one stage at a time.
+"""What benchmarks/speed_gpu.py measures on a device, one stage at a time.
 
 Times are medians between CUDA events after a warm-up. Weights are random where no trained ones exist for a size: time
 does not depend on them.

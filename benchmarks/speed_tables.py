@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of `speed_gpu.py` and `cpu_speed.py` in, the tables of docs/speed.md out; no number there is typed by hand.
+"""Make the tables of docs/speed.md from records of `speed_gpu.py` and `cpu_speed.py`: no number is typed by hand.
 
 python benchmarks/speed_tables.py            # writes them between the marks in docs/speed.md
 python benchmarks/speed_tables.py --check    # fails if they are not what the records say

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos in, the records of the studies out, made on a GPU machine that has torch and little else (no PyAV, no typer).
+"""Make the records of the studies on a GPU machine that has torch and little else (no PyAV, no typer).
 
     python benchmarks/studies_gpu.py clips   VIDEOS CLIPS     AV1 videos to .ivf, where PyAV is; nothing is re-encoded
     python benchmarks/studies_gpu.py arrays  CLIPS ARRAYS     .ivf to .npy of 256x256, by the `dav1d` program

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies in, their records out, made clip by clip by several processes on one machine and kept in one folder.
+"""Make the records of studies clip by clip, by several processes on one machine, in one folder.
 
     order ─► tasks (study, set, clip) ─► processes, each with its own networks ─► records/STUDY/CLIP.KEY.json
 

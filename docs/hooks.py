@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The repository's own files in, pages and files of the site out: what docs link to beyond their folder comes along.
+"""Bring files of the repository that the docs link to beyond their own folder into the site.
 
 mkdocs calls the functions `on_...` while it builds the site (see mkdocs.yml).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights that ship: real clips in, `mini` and its LITs out. Runs where there is a GPU and little else.
+"""Make the weights that ship, `mini` and its LITs, from real clips. Runs where there is a GPU and little else.
 
     python recipes/mini.py clips  VIDEOS CLIPS              AV1 videos to .ivf, once, where PyAV is (no re-encoding)
     python recipes/mini.py backbone --clips CLIPS --run RUN [--photos PHOTOS] [--seconds 840] [--stop-after 560]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Photographs or videos in, short clips with a label out: thirteen kinds of motion, or the subject of a real video.
+"""Short clips with a label, of photographs or videos: thirteen kinds of motion, or the subject of a real video.
 
 Legend: T frames, S side of a square clip in pixels.
 """

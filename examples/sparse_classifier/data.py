@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file of latents in, packed batches of its clips out, in each of five readings.
+"""Packed batches of the clips in a file of latents, in each of five readings.
 
 Legend: B clips, C channels, T H W the grid of cells, N cells of a batch.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packed batch of cells in, class scores out: a small transformer that does not care how many cells a clip has."""
+"""Class scores of a packed batch of cells: a small transformer that does not care how many cells a clip has."""
 
 from __future__ import annotations
 

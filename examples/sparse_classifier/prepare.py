@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Photographs or videos in, a file of latents with labels out: encoded once, so that every model reads the same.
+"""Encode photographs or videos into a file of latents with labels, once, so that every model reads the same.
 
 python examples/sparse_classifier/prepare.py motion latents/motion.npz --photos PHOTOS
 python examples/sparse_classifier/prepare.py subject latents/subject.npz --videos DATA

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file of latents in, training steps of each reading timed alone out, for a small network and a larger one.
+"""Time training steps of each reading alone, for a small network and a larger one.
 
 python examples/sparse_classifier/speed.py latents/motion.npz --device cuda --out speed.json
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of latents in, a record for each task out: every reading and seed, several processes at once; then the speeds.
+"""Make a record for each task: every reading and seed, several processes at once; then the speeds.
 
 python examples/sparse_classifier/sweep.py latents/motion.npz latents/subject.npz --device cuda --out results
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file of latents in, accuracy, tokens and speed of each way to read them out, as a table and as JSON.
+"""Train on a file of latents: accuracy, tokens and speed of each way to read them, as a table and as JSON.
 
 python examples/sparse_classifier/train.py latents/motion.npz --seeds 3 --out result.json
 """

@@ -83,12 +83,13 @@ def pick(kind: str, name: str, table: Mapping[str, T]) -> T:
     raise UsageError(f"unknown {kind} {name!r}{hint} (choices: {', '.join(table)})")
 
 
-def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it."""
+def require(module: str, *, extra: str = "") -> ModuleType:
+    """Import a package that not every machine has, or say what to install: the extra that brings it, or itself."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         if error.name is not None and error.name.split(".")[0] != module.split(".")[0]:
             raise
         package = module.split(".")[0]
-        raise MissingError(f"{package} is not installed; run: pip install 'inlay[{extra}]'") from error
+        wanted = f"'inlay[{extra}]'" if extra else package
+        raise MissingError(f"{package} is not installed; run: pip install {wanted}") from error

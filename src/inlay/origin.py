@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing in, the commit of the code that runs out: what records, run folders and reports say of their origin."""
+"""The commit of the code that runs: what records, run folders and reports say of their origin."""
 
 from __future__ import annotations
 

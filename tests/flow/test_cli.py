@@ -211,7 +211,7 @@ def test_doctor_names_versions_device_and_weights(run) -> None:
     record = json.loads(text)
     assert (code, err) == (0, "")
     assert record["packages"]["torch"]
-    assert {"measure", "plot", "train"} <= record["extras"].keys()
+    assert {"measure", "scale", "train"} <= record["extras"].keys()
     assert record["device"]["default"] in {"cpu", "cuda", "mps"}
     assert "weights" in run("doctor")[1]
 
@@ -357,11 +357,13 @@ def test_missing_weights_are_code_5(run, clip: str, tmp_path: Path, monkeypatch:
     assert "no weights at" in err
 
 
-def test_missing_extra_is_code_5(run, clip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, _, err = run("view", clip, tmp_path / "x.mp4", "--curve", tmp_path / "x.png", "--tau", 0.05, *MODEL)
+def test_missing_extra_is_code_5(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    code, _, err = run(
+        "export", tmp_path, "--size", "16x16", "--frames", 1, "--parts", "mask", "--backbone", "mini-untrained"
+    )
     assert code == 5
-    assert "pip install 'inlay[plot]'" in err
+    assert "pip install 'inlay[export]'" in err
     assert listing(tmp_path) == set()
 
 

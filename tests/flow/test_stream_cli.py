@@ -351,13 +351,11 @@ def test_a_file_knows_its_mode_and_decodes_without_being_told(run, made: Path, t
 
 
 def test_curve_of_an_encode(run, made: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     encode(run, made / "clip.mp4", tmp_path / "x.inlay", "--tau", 0.3, "--curve", tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_curves_of_clips_and_of_a_stream_in_one_picture(tiny_tokenizer) -> None:
-    pytest.importorskip("matplotlib")
     from inlay.codec import EncodeConfig, Encoder, keep_curve
     from inlay.draw.plots import keep_curves
 

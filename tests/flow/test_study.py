@@ -22,7 +22,7 @@ from inlay.fill import Filler, Lit, LitConfig
 from inlay.measure import MeasureConfig
 from inlay.research.studies.catalogue import STUDIES, read_sections, run_all, run_study, write_page
 from inlay.research.studies.datasets import ClipSpec, open_data
-from inlay.research.studies.evaluate import Bench, collect
+from inlay.research.studies.evaluate import Bench
 from inlay.research.studies.records import Record, Store
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.workspace import Workspace
@@ -147,10 +147,10 @@ def test_studies_share_what_they_have_in_common(whole: Path) -> None:
 def test_a_damaged_record_is_made_again(whole: Path, tokenizer: Tokenizer, folder: Path, tmp_path: Path) -> None:
     work = workspace(tokenizer, folder, tmp_path)
     data, settings = work.data["davis"].first(1), [Setting()]
-    first = collect(work.bench, work.store, data, settings, QUICK, study="eval")
+    first = work.collect("eval", data, settings)
     (path,) = (tmp_path / "records" / "eval").glob("*.json")
     path.write_text(path.read_text()[:100])
-    again = collect(work.bench, Store(tmp_path), data, settings, QUICK, study="eval")
+    again = workspace(tokenizer, folder, tmp_path).collect("eval", data, settings)
     assert again[settings[0]][0].reading == first[settings[0]][0].reading
     assert json.loads(path.read_text())["nfe"] == 0
 
@@ -158,8 +158,8 @@ def test_a_damaged_record_is_made_again(whole: Path, tokenizer: Tokenizer, folde
 def test_metrics_asked_for_later_are_added(tokenizer: Tokenizer, folder: Path, tmp_path: Path) -> None:
     work = workspace(tokenizer, folder, tmp_path)
     data, setting = work.data["davis"].first(1), Setting()
-    one = collect(work.bench, work.store, data, [setting], ("psnr",), study="eval")[setting][0]
-    two = collect(work.bench, work.store, data, [setting], ("psnr", "ssim"), study="eval")[setting][0]
+    one = work.collect("eval", data, [setting], ("psnr",))[setting][0]
+    two = work.collect("eval", data, [setting], ("psnr", "ssim"))[setting][0]
     assert set(one.reading.values) == {"psnr"} and set(two.reading.values) == {"psnr", "ssim"}
     assert one.reading.values["psnr"] == two.reading.values["psnr"]
 

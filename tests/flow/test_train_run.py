@@ -542,14 +542,14 @@ def test_latents_are_kept_on_disk(tmp_path: Path, tiny_mini: Any) -> None:
     assert other.path_of(draws[0]) != cache.path_of(draws[0])
 
 
-def test_psnr_is_what_the_measure_room_says() -> None:
+def test_psnr_is_what_the_metric_says() -> None:
     from inlay.measure import compare
-    from inlay.train.validate import psnr, to_bytes
+    from inlay.train.validate import psnr, to_uint8
     from inlay.video.frames import Video
 
     x = ResidentClips([moving_square(5, 32, 32).frames]).cut(ValidationSet.of(clips(), smoke()).draws[0])[None]
     y = (x + 0.1 * torch.randn_like(x)).clamp(-1, 1)
-    report = compare(Video(frames=to_bytes(x[0])), Video(frames=to_bytes(y[0])), metrics=("psnr",))
+    report = compare(Video(frames=to_uint8(x[0])), Video(frames=to_uint8(y[0])), metrics=("psnr",))
     assert psnr(x, y) == pytest.approx(report.scores["psnr"].value, abs=1e-4)
     assert psnr(x, x) == 100.0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is imported when: the package and its help are light, and rooms invite heavy packages late."""
+"""What is imported when: the package and its help are light, and packages import heavy ones late."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_every_command_explains_itself_without_torch() -> None:
     assert not HEAVY & set(probe(code)["modules"])
 
 
-ROOMS = ["video", "backbones", "masking", "fill", "container", "tokenizer", "measure", "train"]
+PACKAGES = ["video", "backbones", "masking", "fill", "container", "tokenizer", "measure", "train"]
 
 
-def test_rooms_open_without_optional_packages() -> None:
-    code = "; ".join(f"import inlay.{room}" for room in ROOMS)
+def test_packages_open_without_optional_ones() -> None:
+    code = "; ".join(f"import inlay.{name}" for name in PACKAGES)
     loaded = LATE & set(probe(code)["modules"])
-    assert not loaded, f"opening {ROOMS} brings {sorted(loaded)}; import them inside the functions that need them"
+    assert not loaded, f"opening {PACKAGES} brings {sorted(loaded)}; import them inside the functions that need them"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures in, video files out, written with PyAV alone: what the video room must be able to read."""
+"""Video files written with PyAV alone: what `inlay.video` must be able to read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, bytes out, tokens back: the container room, with a plain range decoder as the oracle of its coder."""
+"""Tokens to bytes and back, with a plain range decoder as the oracle of the coder."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from fractions import Fraction
 from xml.etree import ElementTree
 
@@ -93,7 +94,6 @@ def dots(panel: Panel) -> list[ElementTree.Element]:
 
 
 def test_a_plot_places_points_by_their_numbers() -> None:
-    pytest.importorskip("matplotlib")
     found = dots(LINES)
     assert len(found) == 5
     places = [(float(d.get("cx", 0)), float(d.get("cy", 0))) for d in found]
@@ -106,7 +106,6 @@ def test_a_plot_places_points_by_their_numbers() -> None:
 
 
 def test_a_plot_has_labels_the_pages_ink_and_nothing_from_elsewhere() -> None:
-    pytest.importorskip("matplotlib")
     drawn = svg(LINES)
     assert all(word in drawn for word in ("keep rate, %", "psnr", "PSNR", "hold &amp; &lt;more&gt;", "currentColor"))
     assert "http" not in drawn and "<style" not in drawn and drawn == svg(LINES)
@@ -114,22 +113,11 @@ def test_a_plot_has_labels_the_pages_ink_and_nothing_from_elsewhere() -> None:
 
 
 def test_lines_steps_and_scatter_are_different_pictures() -> None:
-    pytest.importorskip("matplotlib")
     kinds: list[dict[str, bool]] = [{}, {"steps": True}, {"scatter": True}]
     panels = [Panel(title="", x_label="x", y_label="y", series=LINES.series, **kind) for kind in kinds]
     assert len({png([p]) for p in panels}) == 3 and png(panels) == png(panels)
     marked = Panel(title="", x_label="x", y_label="y", series=(Series(label="a", x=(1, 2), y=(1, 2), mark=1.5),))
-    assert (
-        Panel.from_record(
-            {
-                "title": "",
-                "x_label": "x",
-                "y_label": "y",
-                "series": [{"label": "a", "x": [1, 2], "y": [1, 2], "mark": 1.5}],
-            }
-        )
-        == marked
-    )
+    assert svg(marked) and png([marked]) != png([replace(marked, series=(replace(marked.series[0], mark=None),))])
 
 
 def test_webp_keeps_times_and_thins_out_fast_films() -> None:

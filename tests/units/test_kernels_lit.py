@@ -119,7 +119,7 @@ def test_norm_kernels(pending: int) -> None:
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4, 3), (1, 4, 1, 2, 2), (1, 16, 9, 3, 5)])
 @pytest.mark.parametrize("last", [True, False])
 def test_both_ends_by_kernels(shape: tuple[int, ...], last: bool) -> None:
-    from inlay.kernels import lit as kernels
+    from inlay.kernels import lit_ends_triton as kernels
 
     B, C = shape[:2]
     lit = made(LitConfig(channels=C, width=64, heads=2, blocks=1, window=4)).to(DEVICE)

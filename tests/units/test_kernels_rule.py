@@ -12,8 +12,7 @@ from torch import nn
 
 from inlay.fill.lit import LitConfig, WindowBlock
 from inlay.kernels import rule, windows
-from inlay.kernels.report import fast_paths
-from inlay.kernels.rule import NEEDS, PATHS, Name, may_run, why_not
+from inlay.kernels.rule import NEEDS, PATHS, Name, fast_paths, may_run, why_not
 
 CALLED = [name for name in PATHS if name != "compiled"]  # that one is asked for by level, once, not by each call
 

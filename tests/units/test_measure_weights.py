@@ -27,7 +27,7 @@ from inlay.measure import weights as weights_module
 from inlay.measure.convert import BRANCHES, i3d_tensors, lpips_tensors, read_pickle
 from inlay.measure.fvd import MIXED, I3d
 from inlay.measure.lpips import Lpips
-from inlay.measure.weights import SOURCES, Source, fetch_one, load_weights
+from inlay.measure.weights import SOURCES, Source, fetch_one, load_network
 from tests.conftest import moving_square
 
 TREE = {"layer": {"kernel": np.arange(24, dtype=np.float32).reshape(2, 3, 4), "bias": np.ones(4, np.float16)}}
@@ -75,10 +75,10 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     path.write_bytes(b"not weights")
     with pytest.raises(MissingError, match="cannot be read"):
-        load_weights(Lpips(), path)
+        load_network(Lpips(), path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(MissingError, match="another network"):
-        load_weights(Lpips(), path)
+        load_network(Lpips(), path)
 
 
 def equal(a: Any, b: Any) -> bool:

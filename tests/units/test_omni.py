@@ -261,9 +261,9 @@ def test_damage_is_told_by_the_name_of_the_tensor(tmp_path: Path) -> None:
     path = lightning(tiny(), tmp_path / "a.ckpt")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UsageError, match=r"tensor state_dict\.[\w.]+ is cut off"):
+    with pytest.raises(UsageError, match=r"tensor [\w.]+ is cut off"):
         load_omni(path, name="x", trust=True)
     spot = len(whole) // 2
     path.write_bytes(whole[:spot] + bytes([whole[spot] ^ 255]) + whole[spot + 1 :])
-    with pytest.raises(UsageError, match=r"tensor state_dict\.[\w.]+ is damaged"):
+    with pytest.raises(UsageError, match=r"tensor [\w.]+ is damaged"):
         load_omni(path, name="x", trust=True)

@@ -48,7 +48,7 @@ def test_grey_and_primaries_convert_exactly() -> None:
         assert all(abs(a - b) <= 2 for a, b in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("chroma", ["bicubic", "bilinear", "nearest"])
+@pytest.mark.parametrize("chroma", ["bicubic", "nearest"])
 def test_planar_crops_equal_crops_of_the_whole(chroma: str) -> None:
     g = torch.Generator().manual_seed(0)
     planes = [
@@ -127,7 +127,7 @@ def test_each_draw_has_its_own_way_with_chroma() -> None:
     y, u, v = (
         torch.randint(30, 200, s, generator=g, dtype=torch.uint8) for s in ((5, 32, 32), (5, 16, 16), (5, 16, 16))
     )
-    ways = ("bicubic", "nearest", "bilinear")
+    ways = ("bicubic", "nearest", "bicubic")
     clips = ResidentClips([PlanarVideo(y=y, u=u, v=v)], chroma=ways)
     for seed in range(6):
         found = clips.cut(Draw(clip=0, start=0, frames=5, size=32, seed=seed))

@@ -11,6 +11,7 @@ import pytest
 
 from inlay.errors import MissingError
 from inlay.research.studies.pictures import film
+from inlay.research.studies.records import restored
 from inlay.research.studies.report import html_report, results_page
 from inlay.research.studies.sections import Figure, Finding, Section, Table, number, percent, word
 from tests.conftest import moving_square
@@ -36,10 +37,10 @@ def section(root: Path) -> Section:
 
 def test_a_section_survives_json(tmp_path: Path) -> None:
     one = section(tmp_path)
-    assert Section.from_record(json.loads(json.dumps(one.record()))) == one
+    assert restored(Section, json.loads(json.dumps(one.record()))) == one
     old = {k: v for k, v in one.record().items() if k != "films"}
     old["figures"] = [{"file": "x.png", "caption": "as records were before"}]
-    assert Section.from_record(old).figures[0].panels == ()
+    assert restored(Section, old).figures[0].panels == ()
 
 
 def absent(panel: object) -> str:

@@ -31,7 +31,7 @@ def profiled(spec, z: torch.Tensor, batches: int = 1) -> Profile:
     return calibrate.finish(state, data="made")
 
 
-def test_each_rung_keeps_what_the_masking_room_keeps(spec) -> None:
+def test_each_rung_keeps_what_the_encoder_keeps(spec) -> None:
     z = latents(1)
     taus = torch.tensor([0.05, 0.3, 0.8])
     keep, scores = calibrate.score_scan(z[0], taus)

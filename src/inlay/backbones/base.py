@@ -31,7 +31,6 @@ class BackboneSpec:
     parameters: int
     licence: str
     first_slot_frames: int = 1  # slot 0 sees one frame, later slots see time_stride
-    pixel_range: tuple[float, float] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
         for name in ("latent_mean", "latent_std"):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import collections
-import io
 import json
 import pathlib
 import pickle
+import pickletools
 import re
 import warnings
 import zipfile
@@ -42,7 +42,7 @@ RECORD = re.compile(rb"PK\x03\x04.{22}(..)(..)[^/]+/(data\.pkl|data/(\d+))", re.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class PublishedCheckpoint:
     """Tensors by name, and whatever stood beside them."""
 
     tensors: dict[str, Tensor]
@@ -50,19 +50,21 @@ class Checkpoint:
     source: str
 
 
-def read_checkpoint(path: Path, *, trust: bool) -> Checkpoint:
+def read_checkpoint(path: Path, *, trust: bool) -> PublishedCheckpoint:
     """One file; its suffix says what it is."""
     if not path.is_file():
         raise MissingError(f"no weights at {path}; give the path of a file, or fetch them: inlay fetch NAME")
     if path.suffix == ".safetensors":
-        return _checked(Checkpoint(tensors=_read_safetensors(path), source=str(path)))
+        return _checked(PublishedCheckpoint(tensors=_read_safetensors(path), source=str(path)))
     if path.suffix not in PICKLES | SCRIPTS:
         known = ", ".join(sorted({".safetensors"} | PICKLES | SCRIPTS))
         raise UsageError(f"{path}: weights are recognised by their suffix ({known}); rename or convert the file")
     check_trust(path, trust=trust)
     check_sums(path)
     if path.suffix in SCRIPTS:
-        return _checked(Checkpoint(tensors=dict(load_script(path, trust=trust).state_dict()), source=str(path)))
+        return _checked(
+            PublishedCheckpoint(tensors=dict(load_script(path, trust=trust).state_dict()), source=str(path))
+        )
     return _checked(_read_pickle(path))
 
 
@@ -112,7 +114,7 @@ def cut_tensor(path: Path) -> str | None:
         return None
 
 
-def _read_pickle(path: Path) -> Checkpoint:
+def _read_pickle(path: Path) -> PublishedCheckpoint:
     try:
         with torch.serialization.safe_globals(PLAIN):
             tree = torch.load(path, map_location="cpu", weights_only=True)
@@ -129,7 +131,7 @@ def _read_pickle(path: Path) -> Checkpoint:
     if not tensors:
         raise UsageError(f"{path} holds no tensors by name; is it a checkpoint of a model?")
     beside = {str(k): v for k, v in tree.items() if inner is not tree and v is not inner}
-    return Checkpoint(tensors=tensors, beside=beside, source=str(path))
+    return PublishedCheckpoint(tensors=tensors, beside=beside, source=str(path))
 
 
 def _refused(error: Exception) -> str:
@@ -142,7 +144,7 @@ def _first_line(error: Exception) -> str:
     return f" ({lines[0].split('. ')[0][:200]})" if lines else ""
 
 
-def _checked(checkpoint: Checkpoint) -> Checkpoint:
+def _checked(checkpoint: PublishedCheckpoint) -> PublishedCheckpoint:
     for name, tensor in checkpoint.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UsageError(f"{checkpoint.source}: tensor {name} has numbers that are not finite; fetch it again")
@@ -202,53 +204,25 @@ def _first_bad(path: Path) -> str | None:
 
 
 def _names(data: bytes) -> dict[str, str]:
-    """Storage key -> name of the tensor that lies there. Nothing of the pickle is run: its names are stand-ins."""
+    """Storage key -> name of the tensor that lies there, from the pickle's opcodes: nothing of it is run.
+
+    A tensor's name comes before its storage, a tuple ("storage", type, key, device, numbers) that BINPERSID ends.
+    """
     found: dict[str, str] = {}
+    words: list[str | None] = []  # None where a tuple begins
+    memo: dict[Any, str] = {}
+    last: str | None = None  # the string that the opcode before brought
     try:
-        _collect(_Names(io.BytesIO(data)).load(), "", found)
-    except Exception:  # a crafted or broken pickle can fail in any way, and then there is no name to tell
+        for code, value, _ in pickletools.genops(data):
+            if code.name.endswith("BINPUT") and last is not None:
+                memo[value] = last
+            last = value if "UNICODE" in code.name else memo.get(value) if code.name.endswith("BINGET") else None
+            if code.name == "MARK" or last is not None:
+                words.append(last)
+            elif code.name == "BINPERSID":
+                start = max(i for i, word in enumerate(words) if word is None)
+                key, words = words[start + 2], words[:start]
+                found.setdefault(str(key), next(word for word in reversed(words) if word is not None))
+    except (ValueError, IndexError, StopIteration, UnicodeError):  # a broken pickle names what comes before the break
         return found
     return found
-
-
-class _Stand(dict[Any, Any]):
-    """Stands for any class or function, and for what it returns; remembers the storage among its arguments."""
-
-    key: str | None = None
-
-    def __call__(self, *args: Any) -> Any:
-        stand = _Stand()
-        inside = (item for a in args if isinstance(a, tuple) for item in a)
-        for item in (*args, *inside):
-            if isinstance(item, _Stand) and item.key is not None:
-                stand.key = item.key
-        return stand
-
-    def __setstate__(self, state: Any) -> None:
-        return
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
-
-
-class _Names(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        class Stand(_Stand):
-            def __new__(cls, *args: Any) -> Any:
-                return _Stand()(*args)
-
-        return Stand
-
-    def persistent_load(self, pid: Any) -> Any:
-        stand = _Stand()
-        stand.key = str(pid[2])
-        return stand
-
-
-def _collect(tree: Any, name: str, found: dict[str, str]) -> None:
-    if isinstance(tree, _Stand) and tree.key is not None:
-        found.setdefault(tree.key, name)
-        return
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            _collect(value, f"{name}.{key}" if name else str(key), found)

@@ -118,17 +118,20 @@ def _bring(hub: Any, repo: str, name: str, *, force: bool) -> str | None:
 
 def _check(path: Path, md5: str | None, *, want: str | None) -> None:
     """Refuse a file whose bytes are not the published ones, and take it out of the cache."""
-    digests = {"md5": hashlib.md5(usedforsecurity=False), "sha256": hashlib.sha256()}
-    blob = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    kind = {64: "sha256", 40: "git"}.get(len(want or ""), "")
+    for name, wanted in ((kind, want), ("md5", md5)):
+        if name and wanted and (found := _digest(path, name)) != wanted:
+            path.resolve().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            raise MissingError(f"{path.name} has {name} {found}, not {wanted}: a damaged download; fetch it again")
+
+
+def _digest(path: Path, kind: str) -> str:
+    """`git` is the SHA-1 of a file as git stores it."""
+    digest = hashlib.new("sha1" if kind == "git" else kind, usedforsecurity=False)
+    if kind == "git":
+        digest.update(b"blob %d\0" % path.stat().st_size)
     with path.open("rb") as file:
         while piece := file.read(PIECE):
-            for digest in (*digests.values(), blob):
-                digest.update(piece)
-    found = {name: digest.hexdigest() for name, digest in digests.items()} | {"git": blob.hexdigest()}
-    kind = {64: "sha256", 40: "git"}.get(len(want or ""))
-    wrong = [(k, w) for k, w in ((kind, want), ("md5", md5)) if k is not None and w is not None and found[k] != w]
-    if wrong:
-        path.resolve().unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
-        kind, want = wrong[0]
-        raise MissingError(f"{path.name} has {kind} {found[str(kind)]}, not {want}: a damaged download; fetch it again")
+            digest.update(piece)
+    return digest.hexdigest()

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
-from inlay.backbones.checkpoints import Checkpoint, fill_network, read_checkpoint
+from inlay.backbones.checkpoints import PublishedCheckpoint, fill_network, read_checkpoint
 from inlay.backbones.omni_layers import Transformer
 from inlay.errors import ConfigError, UsageError
 
@@ -203,7 +203,7 @@ class Decoder(nn.Module):
         return x.reshape(B, 3, T * time, H * p, W * p)
 
 
-def omni_from(checkpoint: Checkpoint, *, name: str) -> Omni:
+def omni_from(checkpoint: PublishedCheckpoint, *, name: str) -> Omni:
     """The network that a checkpoint describes, filled with its weights."""
     args = checkpoint.beside.get("hyper_parameters", {}).get("args")
     config = OmniConfig.from_args(args) if isinstance(args, Namespace) else OmniConfig()

@@ -7,8 +7,9 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inlay.errors import require
 
@@ -49,14 +50,6 @@ class Panel:
     steps: bool = False  # a level for each point, instead of a line from one to the next
     scatter: bool = False  # points that no line joins
 
-    @staticmethod
-    def from_record(raw: dict[str, Any]) -> Panel:
-        def series(one: dict[str, Any]) -> Series:
-            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in one.items()}
-            return Series(**fields)
-
-        return Panel(**{**raw, "series": tuple(series(one) for one in raw["series"])})
-
 
 def png(panels: Sequence[Panel]) -> bytes:
     """Panels side by side, two in a row."""
@@ -68,6 +61,7 @@ def png(panels: Sequence[Panel]) -> bytes:
     return _png(figure)
 
 
+@lru_cache(maxsize=256)  # a report is written anew after every study
 def svg(panel: Panel) -> str:
     """One panel as part of a web page, in the page's ink, each point with the words that appear when it is pointed at.
 
@@ -78,7 +72,7 @@ def svg(panel: Panel) -> str:
     figure = _figure(*SIZE)
     axes = _draw(figure, panel, notes=False)
     target = io.StringIO()
-    with require("matplotlib", extra="plot").rc_context({"svg.fonttype": "none", "svg.hashsalt": "inlay"}):
+    with require("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "inlay"}):
         plain = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(target, format="svg", transparent=True, metadata=plain)
     drawn = target.getvalue()
@@ -165,9 +159,7 @@ def keep_curves(curves: Mapping[str, KeepCurve], *, title: str = "") -> bytes:
 
 
 def _figure(width: float, height: float) -> Figure:
-    figure: Figure = require("matplotlib.figure", extra="plot").Figure(
-        figsize=(width, height), dpi=POINTS, layout="constrained"
-    )
+    figure: Figure = require("matplotlib.figure").Figure(figsize=(width, height), dpi=POINTS, layout="constrained")
     return figure
 
 

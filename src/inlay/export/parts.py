@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from inlay.backbones.mini import TIME, Mini
 from inlay.errors import MissingError
-from inlay.fill import Lit
 from inlay.masking import MaskConfig, scored_scan
 from inlay.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """One graph: the module, what enters (by name), and the name of what leaves."""
+    """One graph: the module, its inputs by name, and the name of its output."""
 
     module: nn.Module
     inputs: dict[str, Tensor]
@@ -52,8 +52,6 @@ class EncoderGraph(BackboneGraph):
     """x [B, 3, T, H, W] to z; whole clips, all slots at once."""
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
-        from inlay.backbones.mini import TIME, Mini
-
         if not isinstance(self.backbone, Mini):
             return self.backbone.encode(x_BCTHW)
         led = torch.cat([x_BCTHW[:, :, :1].expand(-1, -1, TIME - 1, -1, -1), x_BCTHW], dim=2)
@@ -64,8 +62,6 @@ class DecoderGraph(BackboneGraph):
     """z [B, C, T, H, W] to pixels, not yet clamped."""
 
     def forward(self, z_BCTHW: Tensor) -> Tensor:
-        from inlay.backbones.mini import TIME, Mini
-
         if not isinstance(self.backbone, Mini):
             return self.backbone.decode(z_BCTHW)
         return self.backbone.decoder(z_BCTHW, None)[0][:, :, TIME - 1 :]
@@ -74,23 +70,8 @@ class DecoderGraph(BackboneGraph):
 class MaskGraph(nn.Module):
     """z and tau to the keep mask: Algorithm 1, its loop over slots written out."""
 
-    def __init__(self, criterion: str, reference: str) -> None:
-        super().__init__()
-        self.config = MaskConfig(criterion=criterion, reference=reference)
-
     def forward(self, z_BCTHW: Tensor, tau: Tensor) -> Tensor:
-        return scored_scan(z_BCTHW, self.config, tau=tau).keep_BTHW
-
-
-class LitGraph(nn.Module):
-    """z (dropped cells are not read), keep and tau of each clip to dense latents."""
-
-    def __init__(self, lit: Lit) -> None:
-        super().__init__()
-        self.lit = lit
-
-    def forward(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
-        return self.lit(z_BCTHW, keep_BTHW, tau_B)
+        return scored_scan(z_BCTHW, MaskConfig(), tau=tau).keep_BTHW
 
 
 def encoder(tokenizer: Tokenizer, s: Shape) -> Part:
@@ -104,7 +85,7 @@ def decoder(tokenizer: Tokenizer, s: Shape) -> Part:
 def mask(tokenizer: Tokenizer, s: Shape) -> Part:
     tau = torch.tensor(0.8 * float(sum(tokenizer.spec.latent_std) / tokenizer.spec.channels))
     inputs = {"latents": latents(tokenizer, s), "tau": tau}
-    return Part(module=MaskGraph("latent-l1", "last-kept"), inputs=inputs, output="keep")
+    return Part(module=MaskGraph(), inputs=inputs, output="keep")
 
 
 def lit(tokenizer: Tokenizer, s: Shape) -> Part:
@@ -114,7 +95,7 @@ def lit(tokenizer: Tokenizer, s: Shape) -> Part:
     keep = torch.rand(z[:, 0].shape, generator=torch.Generator().manual_seed(1)) < 0.35
     keep[:, 0] = True
     inputs = {"latents": z, "keep": keep, "tau": torch.full((s.batch,), 1.0)}
-    return Part(module=LitGraph(tokenizer.filler.lits["lit"]), inputs=inputs, output="dense")
+    return Part(module=tokenizer.filler.lits["lit"], inputs=inputs, output="dense")
 
 
 PARTS: dict[str, Callable[[Tokenizer, Shape], Part]] = {

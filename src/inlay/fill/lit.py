@@ -159,9 +159,11 @@ class PlusLit(Lit):
 
     def inlay(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
         if may_run("lit", tensors=(z_BCTHW,)):
-            told = kernels.features(z_BCTHW, keep_BTHW, tau_B, self.latent_mean, self.latent_std)
+            from inlay.kernels import lit_ends_triton as ends  # Triton is imported when it first runs
+
+            told = ends.features(z_BCTHW, keep_BTHW, tau_B, self.latent_mean, self.latent_std)
             change = self.out_proj(self.run_blocks(self.in_proj(told)))
-            return kernels.finish(z_BCTHW, keep_BTHW, change, self.latent_std)
+            return ends.finish(z_BCTHW, keep_BTHW, change, self.latent_std)
         if len(z_BCTHW) > 1 and may_run("int8", tensors=(z_BCTHW,)):  # a clip is to be the same in any company
             clips = zip(z_BCTHW.split(1), keep_BTHW.split(1), tau_B.split(1), strict=True)
             return torch.cat([self.inlay(*clip) for clip in clips])

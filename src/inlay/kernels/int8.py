@@ -20,7 +20,7 @@ CLOSE = 0.05  # how far off the trial may be; a CPU that saturates, or a library
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Packed:
+class PackedWeights:
     """Weights in 8 bits as the library wants them, and what turns its integers back into numbers."""
 
     weight: Tensor
@@ -29,7 +29,7 @@ class Packed:
     bias_O: Tensor | None
 
 
-PACKED: WeakKeyDictionary[nn.Module, tuple[object, Packed]] = WeakKeyDictionary()
+PACKED: WeakKeyDictionary[nn.Module, tuple[object, PackedWeights]] = WeakKeyDictionary()
 
 
 @cache
@@ -50,7 +50,7 @@ def is_here() -> bool:
     return all(float((got - want).norm()) < CLOSE * float(want.norm()) for got, want in pairs)
 
 
-def packed(layer: nn.Linear | nn.Conv2d) -> Packed:
+def packed(layer: nn.Linear | nn.Conv2d) -> PackedWeights:
     """The weights of a layer in 8 bits, made once for weights that stay as they are."""
     w = layer.weight
     mark = (w.data_ptr(), None if w.is_inference() else w._version)
@@ -60,18 +60,22 @@ def packed(layer: nn.Linear | nn.Conv2d) -> Packed:
     return PACKED[layer][1]
 
 
-def pack_linear(weight_OC: Tensor, bias_O: Tensor | None) -> Packed:
+def pack_linear(weight_OC: Tensor, bias_O: Tensor | None) -> PackedWeights:
     rounded, scales = in_8_bits(weight_OC)
     packed = torch.ops.onednn.qlinear_prepack(rounded, None)
-    return Packed(weight=packed, scales_O=scales, zeros_O=torch.zeros(len(scales), dtype=torch.int64), bias_O=bias_O)
+    return PackedWeights(
+        weight=packed, scales_O=scales, zeros_O=torch.zeros(len(scales), dtype=torch.int64), bias_O=bias_O
+    )
 
 
-def pack_conv(weight_OCHW: Tensor, bias_O: Tensor | None) -> Packed:
+def pack_conv(weight_OCHW: Tensor, bias_O: Tensor | None) -> PackedWeights:
     """3x3 with a border of one."""
     rounded, scales = in_8_bits(weight_OCHW)
     one = [1, 1]
     packed = torch.ops.onednn.qconv_prepack(rounded, scales, 1.0, 1, one, one, one, 1, None)
-    return Packed(weight=packed, scales_O=scales, zeros_O=torch.zeros(len(scales), dtype=torch.int64), bias_O=bias_O)
+    return PackedWeights(
+        weight=packed, scales_O=scales, zeros_O=torch.zeros(len(scales), dtype=torch.int64), bias_O=bias_O
+    )
 
 
 def in_8_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +84,7 @@ def in_8_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (weight.detach() / scales.view(-1, *[1] * (weight.dim() - 1))).round().to(torch.int8), scales
 
 
-def linear(x_NC: Tensor, packed: Packed, *, after: str = "none") -> Tensor:
+def linear(x_NC: Tensor, packed: PackedWeights, *, after: str = "none") -> Tensor:
     """[N, O]; `after` may be gelu."""
     x, scale, zero = in_range(x_NC)
     return torch.ops.onednn.qlinear_pointwise(
@@ -89,7 +93,7 @@ def linear(x_NC: Tensor, packed: Packed, *, after: str = "none") -> Tensor:
     )  # fmt: skip
 
 
-def convolve(x_NCHW: Tensor, packed: Packed) -> Tensor:
+def convolve(x_NCHW: Tensor, packed: PackedWeights) -> Tensor:
     """[N, O, H, W] with channels last in memory; each image has a range of its own."""
     return (
         torch.cat([convolve_one(image, packed) for image in x_NCHW.split(1)])
@@ -98,7 +102,7 @@ def convolve(x_NCHW: Tensor, packed: Packed) -> Tensor:
     )
 
 
-def convolve_one(x_1CHW: Tensor, packed: Packed) -> Tensor:
+def convolve_one(x_1CHW: Tensor, packed: PackedWeights) -> Tensor:
     x, scale, zero = in_range(x_1CHW)
     one = [1, 1]
     return torch.ops.onednn.qconv2d_pointwise(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LIT's kernels as torch code calls them: seven launches a block, one at either end; Triton is imported on first use.
+"""The window blocks of LIT by its kernels, seven launches a block; Triton is imported on first use.
 
 Legend: B batch, T slots, H W grid, D width.
 """
@@ -16,20 +16,6 @@ def fits(width: int, heads: int) -> bool:
     """Whether the kernels of window blocks take these sizes: powers of two, and heads of at least 32."""
     half = width // heads // 2
     return width & (width - 1) == 0 and half & (half - 1) == 0 and half >= 16
-
-
-def features(z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor, mean_C: Tensor, std_C: Tensor) -> Tensor:
-    """[B, T, H, W, 2C + 4]: what `plus` reads, to rounding."""
-    from inlay.kernels.lit_ends_triton import features as fused
-
-    return fused(z_BCTHW, keep_BTHW, tau_B, mean_C, std_C)
-
-
-def finish(z_BCTHW: Tensor, keep_BTHW: Tensor, change_BTHWC: Tensor, std_C: Tensor) -> Tensor:
-    """[B, C, T, H, W]: kept cells as they are, the others held and changed; to rounding."""
-    from inlay.kernels.lit_ends_triton import finish as fused
-
-    return fused(z_BCTHW, keep_BTHW, change_BTHWC, std_C)
 
 
 def window_blocks(blocks: Any, norm_out: nn.LayerNorm, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:

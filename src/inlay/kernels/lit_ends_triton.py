@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ends of `plus` as one kernel each: latents and mask in, features out; predicted changes in, latents out.
+"""The two ends of `plus` as one kernel each: the features its blocks read, and the latents made of what they predict.
 
 Every cell looks up the slots kept last and next at its place by itself, so nothing is scanned, gathered or stored
 between: what `hold`, `linear`, `age` and `until_kept` say is made where it is used.

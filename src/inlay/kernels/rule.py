@@ -2,7 +2,7 @@
 """The one rule that says when a fast twin may run, and the table of fast paths it reads.
 
 A kernel adds what only it knows, such as the sizes it was written for, in a test of its own beside it. `inlay doctor`
-reads the same table, so what it lists is what runs.
+prints the same table (`fast_paths`), so what it lists is what runs.
 """
 
 from __future__ import annotations
@@ -87,3 +87,29 @@ def why_not(name: Name) -> str:
         if not met():
             return missing
     return ""
+
+
+def fast_paths() -> dict[str, str]:
+    """Title of each fast path -> `on` or `off: why`; each has a plain twin that INLAY_FAST=0 takes instead."""
+    reasons = {described(path): why_not(name) for name, path in PATHS.items()}
+    return {title: f"off: {reason}" if reason else "on" for title, reason in reasons.items()}
+
+
+def described(path: FastPath) -> str:
+    """`LIT kernels (CUDA, bfloat16 or float16)`: the title and what tensors it is for."""
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in path.dtypes]
+    return f"{path.title} ({', '.join([path.device.upper(), *([' or '.join(dtypes)] if dtypes else [])])})"
+
+
+def compile_halves(network: object, device: torch.device) -> bool:
+    """Compile encoder and decoder in place where INLAY_FAST=compile asks for it and a GPU repays it.
+
+    Whether anything was compiled; the first call of each shape is slow, and shapes are not mixed.
+    """
+    parts = [getattr(network, name, None) for name in ("encoder", "decoder")]
+    found = [part for part in parts if isinstance(part, torch.nn.Module)]
+    if device.type != PATHS["compiled"].device or why_not("compiled"):
+        return False
+    for part in found:
+        part.compile(dynamic=False)
+    return bool(found)

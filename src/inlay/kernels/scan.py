@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-CRITERIA = {"latent-l1": "latent-l1", "latent-l2": "latent-l2", "latent-cosine": "latent-cosine"}
-CRITERIA["pixel-l1"] = "latent-l1"  # on pooled pixels it is the same distance
-REFERENCES = {"last-kept": False, "previous": True}
+FUSED_CRITERIA = {"latent-l1": "latent-l1", "latent-l2": "latent-l2", "latent-cosine": "latent-cosine"}
+FUSED_CRITERIA["pixel-l1"] = "latent-l1"  # on pooled pixels it is the same distance
+FUSED_REFERENCES = {"last-kept": False, "previous": True}
 
 
 def knows(criterion: str, reference: str) -> bool:
     """Whether the kernel has this criterion and this reference."""
-    return criterion in CRITERIA and reference in REFERENCES
+    return criterion in FUSED_CRITERIA and reference in FUSED_REFERENCES
 
 
 def fused_scan(
@@ -21,4 +21,6 @@ def fused_scan(
     """[B, T, H, W] bool and the reference after the last slot, as `masking.scan` gives them."""
     from inlay.kernels.scan_triton import launch
 
-    return launch(z_BCTHW, start_BCHW, criterion=CRITERIA[criterion], previous=REFERENCES[reference], tau=tau)
+    return launch(
+        z_BCTHW, start_BCHW, criterion=FUSED_CRITERIA[criterion], previous=FUSED_REFERENCES[reference], tau=tau
+    )

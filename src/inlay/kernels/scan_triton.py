@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latents in, keep mask and last reference out: the whole scan over time in one Triton kernel that reads z once.
+"""The whole scan over time, mask and last reference, in one Triton kernel that reads the latents once.
 
 A program owns some places of one clip and walks through their slots with the reference in registers. Channels are
 added in pairs of neighbours, pairs of pairs and so on, as `masking.criteria.tree_sum` adds them: the same additions in

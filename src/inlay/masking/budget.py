@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wish in tokens, bits or decibels in, the tau that grants it out; and for streams a leaky bucket that steers tau."""
+"""What a video may cost or how good it must be, checked; and for streams a leaky bucket that steers tau."""
 
 from __future__ import annotations
 

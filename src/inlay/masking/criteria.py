@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two slots in, a distance for each cell out.
+"""How far each cell is from its reference.
 
 Legend: B batch, C channels, T slots, H W grid. Scores are float32 whatever the latents are, and additions have
 one order, so that a decision depends neither on the precision of the run nor on the machine.

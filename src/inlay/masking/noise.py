@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots in, the level of their noise out, and thresholds that noise does not reach.
+"""Estimate the noise of slots, and set thresholds that it does not reach.
 
 Noise changes from slot to slot without going anywhere: over two slots it changes no more than over one, and where cells
 are averaged it cancels out. Motion fails one of the two tests, or is stronger than noise, and tells nothing about it.

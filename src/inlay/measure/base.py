@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -101,11 +102,9 @@ def mean_interval(readings: Sequence[Any], config: MeasureConfig) -> tuple[float
     values = [v for v in readings if not math.isnan(v)]
     if not values:
         return math.nan, None, None
-    mean = math.fsum(values) / len(values)
     if len(values) < 2:
-        return mean, None, None
-    low, high = bootstrap_interval(values, seed=config.seed)
-    return mean, low, high
+        return values[0], None, None
+    return fmean(values), *bootstrap_interval(values, seed=config.seed)
 
 
 @dataclass(frozen=True, kw_only=True)

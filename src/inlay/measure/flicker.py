@@ -58,10 +58,7 @@ def raft(device: str) -> Flow:
 
 @lru_cache(maxsize=1)
 def _raft_net(device: str) -> Any:
-    try:
-        from torchvision.models import optical_flow
-    except ImportError as error:
-        raise MissingError("flow 'raft' needs torchvision; run: pip install torchvision, or use flow 'dis'") from error
+    optical_flow = require("torchvision.models.optical_flow")
     try:
         net = optical_flow.raft_large(weights=optical_flow.Raft_Large_Weights.C_T_SKHT_V2, progress=False)
     except OSError as error:  # urllib's errors are among these

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from inlay.errors import ShapeError, UsageError
 from inlay.measure.base import MeasureConfig, full_precision, recall
-from inlay.measure.weights import find_weights, load_weights
+from inlay.measure.weights import find_weights, load_network
 
 Triple = tuple[int, int, int]
 ONE: Triple = (1, 1, 1)
@@ -115,7 +115,7 @@ class I3d(nn.Module):
 def load_i3d(path: Path, device: str = "cpu") -> I3d:
     """The network with its weights, frozen."""
     net = I3d()
-    load_weights(net, path)
+    load_network(net, path)
     return net.eval().requires_grad_(False).to(device)
 
 

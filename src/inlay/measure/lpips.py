@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from inlay.errors import ShapeError
 from inlay.measure.base import MeasureConfig, full_precision, is_remembered, recall
-from inlay.measure.weights import find_weights, load_weights
+from inlay.measure.weights import find_weights, load_network
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # VGG16: a pool between stages
 PIXELS_AT_ONCE = 2**19  # 8 frames of 256x256; the first stage alone needs 256 bytes a pixel
@@ -68,7 +68,7 @@ class Lpips(nn.Module):
 def load_lpips(path: Path, device: str = "cpu", order: torch.memory_format = torch.channels_last) -> Lpips:
     """The network with its weights, frozen; the order in memory is the faster one on CPUs and for short numbers."""
     net = Lpips()
-    load_weights(net, path)
+    load_network(net, path)
     return net.eval().requires_grad_(False).to(device).to(memory_format=order)  # type: ignore[call-overload]
 
 

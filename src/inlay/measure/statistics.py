@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,16 +58,12 @@ def paired_comparison(a: Sequence[float], b: Sequence[float], *, confidence: flo
         exact = min(1.0, 2.0 ** (1 - len(d_N))) if d_N.any() else 1.0  # of all sign patterns two are as extreme
         return PairedComparison(clips=len(d_N), mean_difference=mean, low=mean, high=mean, t_p=p, wilcoxon_p=exact)
     stats = require("scipy.stats", extra="measure")
-    half = stats.t.ppf(0.5 + confidence / 2, len(d_N) - 1) * sd / math.sqrt(len(d_N))
-    t = mean / (sd / math.sqrt(len(d_N)))
+    test = stats.ttest_1samp(d_N, 0.0)
+    span = test.confidence_interval(confidence)
     return PairedComparison(
-        clips=len(d_N),
-        mean_difference=mean,
-        low=float(mean - half),
-        high=float(mean + half),
-        t_p=float(2 * stats.t.sf(abs(t), len(d_N) - 1)),
+        clips=len(d_N), mean_difference=mean, low=float(span.low), high=float(span.high), t_p=float(test.pvalue),
         wilcoxon_p=float(stats.wilcoxon(d_N).pvalue),
-    )
+    )  # fmt: skip
 
 
 def _numbers(values: Sequence[float], *, least: int) -> np.ndarray:

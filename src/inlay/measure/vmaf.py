@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from inlay.errors import MissingError, VideoError
+from inlay.errors import MissingError, VideoError, require
 from inlay.measure.base import MeasureConfig
 
 
@@ -44,12 +44,9 @@ class VmafGauge:
 
 
 def find_ffmpeg() -> str:
+    package = require("imageio_ffmpeg", extra="measure")
     try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise MissingError("VMAF needs imageio-ffmpeg; run: pip install imageio-ffmpeg") from error
-    try:
-        program = imageio_ffmpeg.get_ffmpeg_exe()
+        program = package.get_ffmpeg_exe()
         listing = subprocess.run([program, "-hide_banner", "-filters"], capture_output=True, text=True, check=False)
     except (RuntimeError, OSError) as error:
         raise MissingError(f"imageio-ffmpeg has no ffmpeg that runs here ({error})") from error

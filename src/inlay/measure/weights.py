@@ -101,7 +101,7 @@ def _first_of(source: Source, folders: Iterable[Path]) -> Path | None:
     return next((folder / n for folder in folders for n in names if (folder / n).is_file()), None)
 
 
-def load_weights(net: nn.Module, path: Path) -> None:
+def load_network(net: nn.Module, path: Path) -> None:
     """Fill a network from a safetensors file, in float32."""
     try:
         net.load_state_dict(read_tensors(path))

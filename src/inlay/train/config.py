@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from inlay.errors import ConfigError, InlayError, UsageError, pick
+from inlay.errors import ConfigError, InlayError, pick
 
 LOSSES = ("mse", "log-mse", "l1")
 TEMPORAL_FORMS = ("pixel", "latent", "static")
@@ -210,39 +209,13 @@ def option_fields() -> list[tuple[str, dataclasses.Field[Any]]]:
     return own + [(group, f) for group, cls in groups for f in fields(cls)]
 
 
-def to_json(config: Any) -> dict[str, Any]:
-    """A config as plain JSON values."""
-    return {
-        f.name: to_json(v) if is_dataclass(v) else list(v) if isinstance(v, tuple) else v
-        for f in fields(config)
-        for v in [getattr(config, f.name)]
-    }
-
-
-def from_json(cls: type, values: dict[str, Any]) -> Any:
-    """The inverse of `to_json`; unknown names are refused."""
-    hints = get_type_hints(cls)
-    unknown = sorted(set(values) - set(hints))
-    if unknown:
-        raise UsageError(f"unknown setting {', '.join(unknown)} for {cls.__name__}; known: {', '.join(hints)}")
-    return cls(**{name: _restore(hints[name], value) for name, value in values.items()})
-
-
-def _restore(hint: Any, value: Any) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
-        hint = next((h for h in get_args(hint) if h is not type(None)), hint)
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
-        return from_json(hint, value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def changed_fields(old: Any, new: Any) -> list[str]:
-    """Names of the settings that differ, without those that may change freely."""
-    names: list[str] = []
-    for f in fields(new):
-        a, b = getattr(old, f.name), getattr(new, f.name)
-        if is_dataclass(b):
-            names += [f"{f.name}.{name}" for name in changed_fields(a, b)]
-        elif a != b and not f.metadata.get("free"):
-            names.append(f.name)
+def changed_settings(old: Mapping[str, Any], new: TrainConfig) -> list[str]:
+    """Settings in which a run's stored configuration differs from `new`, without those that may change freely."""
+    names = []
+    for group, f in option_fields():
+        then, now = (old.get(group, {}), getattr(new, group)) if group else (old, new)
+        stored = then.get(f.name, f.default)  # one that is younger than the run had its default then
+        value = tuple(stored) if isinstance(stored, list) else stored
+        if value != getattr(now, f.name) and not f.metadata["free"]:
+            names.append(f"{group}.{f.name}" if group else f.name)
     return names

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -205,21 +206,17 @@ class Loader:
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """One batch a step, in order; `last` is not included."""
+        steps = (tuple(self.draws_of(step)) for step in range(first, last))
         if not self.ahead:
-            for step in range(first, last):
-                draws = tuple(self.draws_of(step))
+            for draws in steps:
                 yield self._join(cut_all(self.source, draws), draws)
             return
         with ThreadPoolExecutor(max_workers=self.source.workers) as pool:
             waiting: deque[tuple[tuple[Draw, ...], list[Future[Tensor]]]] = deque()
-            upcoming = iter(range(first, last))
             try:
                 while True:
-                    for step in upcoming:
-                        draws = tuple(self.draws_of(step))
+                    for draws in islice(steps, self.ahead + 1 - len(waiting)):
                         waiting.append((draws, [pool.submit(self.source.cut, d) for d in draws]))
-                        if len(waiting) > self.ahead:
-                            break
                     if not waiting:
                         return
                     draws, clips = waiting.popleft()

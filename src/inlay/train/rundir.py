@@ -14,7 +14,6 @@ import platform
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from inlay.errors import UsageError
 from inlay.files import PART, write_atomic
 from inlay.origin import commit
 from inlay.train.checkpoint import Checkpoint, explained, load_checkpoint, save_checkpoint
-from inlay.train.config import TrainConfig, changed_fields, from_json, to_json
+from inlay.train.config import TrainConfig, changed_settings
 from inlay.train.sampler import ClipEntry
 
 
@@ -67,7 +66,7 @@ class RunDir:
     def begin(self, identity: RunIdentity) -> None:
         """Make the folder, if the run has none yet."""
         if self.writes and not self.begun:
-            settings = {"kind": identity.kind, "config": to_json(identity.config), "networks": identity.networks}
+            settings = {"kind": identity.kind, "config": asdict(identity.config), "networks": identity.networks}
             record = {**settings, **circumstances()}
             with explained(f"the run's folder {self.path}"):
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -80,7 +79,7 @@ class RunDir:
             raise UsageError(
                 f"{self.path} holds a run of kind {record.get('kind')!r}, not {identity.kind!r}; choose another folder"
             )
-        changed = changed_fields(from_json(TrainConfig, record["config"]), identity.config)
+        changed = changed_settings(record["config"], identity.config)
         before, now = record.get("networks", {}), json.loads(json.dumps(identity.networks))
         changed += [f"networks.{name}" for name in before if before[name] != now.get(name)]
         if changed:
@@ -203,21 +202,17 @@ class RunProgress:
     """Says where a run is. `quiet` says nothing."""
 
     def __init__(self, total: int, *, done: int = 0, quiet: bool = False) -> None:
-        self.total, self.done, self.quiet = total, done, quiet
-        self._bar: Any = None
-        self._task: Any = None
+        self.total, self.quiet = total, quiet
+        self._bar: Any = None if quiet or not sys.stderr.isatty() else _rich_bar()
+        if self._bar is not None:
+            self._task = self._bar.add_task("training", total=total, completed=done, note="")
 
     def __enter__(self) -> RunProgress:
-        if not self.quiet and sys.stderr.isatty():
-            self._bar = _rich_bar()
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("training", total=self.total, completed=self.done, note="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -16,8 +16,8 @@ from inlay.train.checkpoint import seed_random, start_from
 from inlay.train.config import TrainConfig
 from inlay.train.data import FileClips, LatentCache
 from inlay.train.loop import TrainResult, fit
-from inlay.train.processes import Processes, join_processes
-from inlay.train.tasks import BackboneTask, LitTask
+from inlay.train.processes import join_processes
+from inlay.train.tasks import BackboneTask, LitTask, Task
 from inlay.train.together import TogetherTask
 from inlay.train.validate import ValidationSet
 
@@ -39,21 +39,6 @@ class RunOptions:
     quiet: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """What a task is made from."""
-
-    processes: Processes
-    clips: FileClips
-    validation: ValidationSet | None
-
-    def network(self, module: Network, weights: str | Path | None) -> Network:
-        """The network on its device, filled from `weights` where there are any."""
-        if weights is not None:
-            start_from(module, weights)
-        return module.to(self.processes.device)
-
-
 def train_lit(
     config: TrainConfig,
     options: RunOptions,
@@ -66,16 +51,15 @@ def train_lit(
 ) -> TrainResult:
     """Train a LIT on videos, from nothing or from the weights `start`."""
 
-    def task(opened: Opened) -> LitTask:
-        device = opened.processes.device
+    def task(clips: FileClips, validation: ValidationSet | None, device: torch.device) -> LitTask:
         frozen = load_backbone(backbone, weights=backbone_weights, device=device, trust=trust)
         seed_random(config.seed)
         cache = None
         if config.latent_cache:
             weight_hash = frozen.spec.weight_hash
-            cache = LatentCache(config.latent_cache, weight_hash=weight_hash, entries=opened.clips.entries)
-        module = opened.network(Lit.build(replace(lit, channels=frozen.spec.channels)), start)
-        return LitTask(module, frozen, config, validation=opened.validation, cache=cache)
+            cache = LatentCache(config.latent_cache, weight_hash=weight_hash, entries=clips.entries)
+        module = _network(Lit.build(replace(lit, channels=frozen.spec.channels)), start, device)
+        return LitTask(module, frozen, config, validation=validation, cache=cache)
 
     return _run(task, config, options, start)
 
@@ -85,9 +69,9 @@ def train_backbone(
 ) -> TrainResult:
     """Train a `mini` from nothing, or from the weights `start`, which may have fewer blocks."""
 
-    def task(opened: Opened) -> BackboneTask:
+    def task(clips: FileClips, validation: ValidationSet | None, device: torch.device) -> BackboneTask:
         seed_random(config.seed)
-        return BackboneTask(opened.network(Mini(shape), start), config, validation=opened.validation)
+        return BackboneTask(_network(Mini(shape), start, device), config, validation=validation)
 
     return _run(task, config, options, start)
 
@@ -103,17 +87,24 @@ def train_together(
 ) -> TrainResult:
     """Train a `mini` and its LIT at once, each from nothing or from weights."""
 
-    def task(opened: Opened) -> TogetherTask:
+    def task(clips: FileClips, validation: ValidationSet | None, device: torch.device) -> TogetherTask:
         seed_random(config.seed)
         mini, fill = Mini(shape), Lit.build(lit or plus())
-        networks = opened.network(mini, start), opened.network(fill, start_lit)
-        return TogetherTask(*networks, config, validation=opened.validation)
+        networks = _network(mini, start, device), _network(fill, start_lit, device)
+        return TogetherTask(*networks, config, validation=validation)
 
     return _run(task, config, options, start, start_lit)
 
 
+def _network(module: Network, weights: str | Path | None, device: torch.device) -> Network:
+    """The network on its device, filled from `weights` where there are any."""
+    if weights is not None:
+        start_from(module, weights)
+    return module.to(device)
+
+
 def _run(
-    make: Callable[[Opened], LitTask | BackboneTask | TogetherTask],
+    make: Callable[[FileClips, ValidationSet | None, torch.device], Task],
     config: TrainConfig,
     options: RunOptions,
     *starts: str | Path | None,
@@ -122,7 +113,7 @@ def _run(
     processes = join_processes(options.device)
     clips, held_out, problems = open_clips(config, options)
     validation = ValidationSet.of(held_out, config, processes.device) if held_out else None
-    task = make(Opened(processes=processes, clips=clips, validation=validation))
+    task = make(clips, validation, processes.device)
     return fit(
         task, clips, config, options.run_dir, resume=options.resume, problems=problems, processes=processes,
         begun_from=[str(Path(weights).resolve()) for weights in starts if weights is not None],

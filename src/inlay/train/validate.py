@@ -62,11 +62,11 @@ class Validation:
 
 def psnr(x_BCTHW: Tensor, y_BCTHW: Tensor) -> float:
     """Mean of per-frame PSNR in dB, on pixels rounded to 8 bits, as `measure` has it."""
-    errors = [frame_errors(to_bytes(x), to_bytes(y))[0] for x, y in zip(x_BCTHW, y_BCTHW, strict=True)]
+    errors = [frame_errors(to_uint8(x), to_uint8(y))[0] for x, y in zip(x_BCTHW, y_BCTHW, strict=True)]
     return frame_psnr(torch.cat(errors)).mean().item()
 
 
-def to_bytes(x_CTHW: Tensor) -> Tensor:
+def to_uint8(x_CTHW: Tensor) -> Tensor:
     """[T, H, W, 3] uint8 of pixels in [-1, 1]."""
     levels = (x_CTHW.float().clamp(-1, 1) + 1) * 127.5
     return levels.round().to(torch.uint8).permute(1, 2, 3, 0)
@@ -76,7 +76,7 @@ def shown(x_BCTHW: Tensor, keep_BTHW: Tensor | None = None) -> Tensor:
     """[H, W, 3] uint8: one frame of a clip, with its dropped cells dark where a mask is given."""
     T, H = x_BCTHW.shape[2:4]
     t = T * 2 // 3
-    frame = to_bytes(x_BCTHW[0, :, t : t + 1]).cpu()
+    frame = to_uint8(x_BCTHW[0, :, t : t + 1]).cpu()
     if keep_BTHW is None:
         return frame[0]
     slots, rows = keep_BTHW.shape[1:3]

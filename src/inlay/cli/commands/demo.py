@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,9 +92,8 @@ def _run(
         fill = model.fill or tokenizer.filler.default
         decode_file(token_reader, decoded, tokenizer=tokenizer, fill=fill, force=True, screen=screen)
     with timed("film"), open_video(clip) as a, open_video(decoded) as b, TokenReader(tokens) as token_reader:
-        drawn = curve if find_spec("matplotlib") else None
         scenes = shots(token_reader, b, a)
-        made = write_film(scenes, film, drawn, title="clip.mp4", frames=a.frames, force=True, screen=screen)
+        made = write_film(scenes, film, curve, title="clip.mp4", frames=a.frames, force=True, screen=screen)
     with timed("measure"), open_video(clip) as a, open_video(decoded) as b:
         report = compare(a.chunks(), b.chunks(), ("psnr", "ssim"))
     named = {"clip": clip, "token_file": tokens, "decoded": decoded, "fill": fill}
@@ -113,6 +111,6 @@ def _rows(record: dict[str, Any]) -> list[tuple[str, str]]:
                    f"{record['bits_per_pixel']:.4f} bits a pixel"),
         ("decoded", f"{record['decoded']}: PSNR {record['psnr']:.2f} dB, SSIM {record['ssim']:.4f}"),
         ("film", record["film"]),
-        ("curve", record["curve"] or "not drawn; run: pip install 'inlay[plot]'"),
+        ("curve", record["curve"]),
         ("seconds", ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())),
     ]  # fmt: skip

@@ -30,7 +30,7 @@ def doctor(json: options.Json = False) -> None:
 
 def examine() -> dict[str, Any]:
     """Everything `inlay doctor` prints."""
-    from inlay.kernels.report import fast_paths
+    from inlay.kernels.rule import fast_paths
 
     return {
         "inlay": __version__,

@@ -13,7 +13,7 @@ import typer
 
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen
-from inlay.errors import UsageError, require
+from inlay.errors import UsageError
 from inlay.scale.layout import known
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def _checked_output(source: str, out: str | None, curve: str | None, *, force: b
         raise UsageError("a token file is completed at its end and cannot be a stream; give the name of a file")
     if curve is not None:
         paths.output_png("curve", curve, force=force, inputs=(source,))
-        require("matplotlib", extra="plot")
     return paths.output(target, force=force, inputs=(source,))
 
 

@@ -135,15 +135,17 @@ def _rules(
     tokenizer: Tokenizer, tau: float | None, store: Store, screen: Screen,
 ) -> Scored:  # fmt: skip
     """Rules that are run here; the films show each of them on the same clips."""
-    from inlay.research.studies.evaluate import Bench, collect
+    from inlay.research.studies.evaluate import Bench
     from inlay.research.studies.pictures import film_rules
     from inlay.research.studies.rules import Setting
     from inlay.research.studies.workspace import Workspace
 
     bench = Bench(tokenizer, tau=tau, measure=config)
     chosen = [Setting(tau=None, **s) for s in settings]  # the threshold of ours is the bench's
-    found = collect(bench, store, data, chosen, metrics, study="eval", tell=screen.note)
-    work = Workspace(bench=bench, store=store, data={data.name: data}, metrics=metrics, command=public_command())
+    work = Workspace(
+        bench=bench, store=store, data={data.name: data}, metrics=metrics, command=public_command(), tell=screen.note
+    )
+    found = work.collect("eval", data, chosen)
     return Scored(
         rows={s.rule: found[s] for s in chosen},
         data=data,

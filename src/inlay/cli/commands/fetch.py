@@ -13,7 +13,7 @@ from inlay.cli import options
 from inlay.cli.screen import Screen
 from inlay.errors import MissingError, UsageError, pick
 
-PARCELS = {"metrics": ("lpips", "i3d")}  # what can be fetched -> the networks it brings
+METRICS = "metrics"  # the networks of all metrics together
 
 
 def fetch(
@@ -36,13 +36,13 @@ def fetch(
     An interrupted download goes on where it stopped, and every file is checked against the digest of its publisher.
     """
     hushed = screen.quiet or screen.json
-    if what in PARCELS:
+    if what == METRICS:
         from inlay.measure import fetch_metrics
 
         if folder is not None and not Path(folder).is_dir():
             raise MissingError(f"{folder}: no such folder; give the one that holds the files")
         place, tell = Path(folder) if folder else None, replace(screen, quiet=hushed).note
-        found = fetch_metrics(PARCELS[what], folder=place, force=force, tell=tell)
+        found = fetch_metrics(folder=place, force=force, tell=tell)
     elif folder is not None:
         raise UsageError(f"--folder is for metrics; local weights of {what} are used with --weights")
     else:
@@ -55,9 +55,9 @@ def fetch_backbone(name: str, *, force: bool, quiet: bool) -> Path:
     """The folder that has the weights of a backbone."""
     from inlay.backbones import BACKBONES, WEIGHTS, hub, resolve
 
-    table = {**BACKBONES, **dict.fromkeys(PARCELS)}  # so that all that can be fetched is listed for an unknown name
+    table = {**BACKBONES, METRICS: None}  # so that all that can be fetched is listed for an unknown name
     entry = pick("weights", resolve(name), table)
-    assert entry is not None, "parcels are handled by the caller"
+    assert entry is not None, "the caller has taken metrics"
     if entry.source is None:
         return WEIGHTS
     hub.show_progress(not quiet)

@@ -14,7 +14,7 @@ import typer
 
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen
-from inlay.errors import UsageError, require
+from inlay.errors import UsageError
 
 if TYPE_CHECKING:
     from inlay.codec import EncodeConfig
@@ -147,7 +147,7 @@ def _check(
     source: str, film: str | None, curve: str | None, sheet: str | None, original: str | None, taus: list[float],
     *, is_tokens: bool, force: bool,
 ) -> None:  # fmt: skip
-    """Every path is checked, and the extra that draws curves is there, before anything is loaded."""
+    """Every path is checked before anything is loaded."""
     if is_tokens:
         paths.input_tokens(source)
     else:
@@ -164,8 +164,6 @@ def _check(
     for name, path in (("curve", curve), ("sheet", sheet)):
         if path is not None:
             paths.output_png(name, path, force=force, inputs=inputs)
-    if curve is not None:
-        require("matplotlib", extra="plot")
     if film is not None and Path(film).suffix.lower() == FILM:
         paths.output(film, force=force, inputs=inputs)
     elif film is not None:

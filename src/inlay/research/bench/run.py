@@ -101,16 +101,12 @@ def table(record: dict[str, Any]) -> str:
             )
         ]  # fmt: skip
         lines.append((*place, *numbers))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
-    text = [
-        "  ".join(
-            w.ljust(n) if i < 5 else w.rjust(n) for i, (w, n) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    forms = [f"<{n}" if i < 5 else f">{n}" for i, n in enumerate(widths)]
+    text = ["  ".join(map(format, line, forms)).rstrip() for line in lines]
     peaks = record["peaks"]
     best = f"{peaks['flops'] / 1e12:.3g} TFLOP/s, {peaks['bytes'] / 1e9:.4g} GB/s ({peaks['source']})"
-    return "\n".join([f"{record['backbone']} on {record['device']}; at best {best}", *(line.rstrip() for line in text)])
+    return "\n".join([f"{record['backbone']} on {record['device']}; at best {best}", *text])
 
 
 def load(config: BenchConfig) -> Tokenizer:

@@ -119,19 +119,12 @@ def bicubic(chroma_TCHW: Tensor) -> Tensor:
     return torch.stack([tall, between], dim=-1).flatten(-2)
 
 
-def bilinear(chroma_TCHW: Tensor) -> Tensor:
-    """Twice the size, smoother than the cubic kernel."""
-    tall = F.interpolate(chroma_TCHW, scale_factor=(2, 1), mode="bilinear", align_corners=False)
-    after = torch.cat([tall[..., 1:], tall[..., -1:]], dim=-1)
-    return torch.stack([tall, (tall + after) / 2], dim=-1).flatten(-2)
-
-
 def nearest(chroma_TCHW: Tensor) -> Tensor:
     """Twice the size, every sample four times: what most programs do by default."""
     return chroma_TCHW.repeat_interleave(2, dim=-2).repeat_interleave(2, dim=-1)
 
 
-CHROMA: dict[str, Callable[[Tensor], Tensor]] = {"bicubic": bicubic, "bilinear": bilinear, "nearest": nearest}
+CHROMA: dict[str, Callable[[Tensor], Tensor]] = {"bicubic": bicubic, "nearest": nearest}
 
 
 def _cubic(distance: float, a: float = -0.6) -> float:

@@ -52,10 +52,6 @@ class ResidentClips:
         videos = decode_ivf(paths, program=program, processes=processes)
         return ResidentClips(videos, names=[Path(p).stem for p in paths], device=device)
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(e.bytes for e in self.entries)
-
     def cut(self, draw: Draw) -> Tensor:
         video = self.videos[draw.clip]
         if isinstance(video, Tensor):

@@ -9,10 +9,10 @@ from inlay.draw.plots import Panel, Series
 from inlay.masking import CRITERIA, REFERENCES
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
-from inlay.research.studies.quality import compare, mean_of, perceptual
+from inlay.research.studies.quality import compare_records, mean_of, perceptual
 from inlay.research.studies.records import Record, is_set, mean_rate, score_set
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import DIGITS, NEARLY_THE_SAME, Finding, Section, heading, missing_notes, number
+from inlay.research.studies.sections import DIGITS, NEARLY_THE_SAME, Finding, Section, heading, number
 from inlay.research.studies.workspace import Workspace
 
 PLAIN = ("hold", "linear")
@@ -70,7 +70,6 @@ def ablation(work: Workspace) -> Section:
         text=(
             f"Every variant keeps {100 * paper.DAVIS_RATE:.0f} % of the cells of the set, as in the paper, as nearly "
             f"as a threshold can meet it: found by bisection over the latents (thresholds of (a): {taus}).",
-            *missing_notes([r for rows_ in found.values() for r in rows_], work.metrics),
         ),
         tables=tuple(tables),
         findings=tuple(_findings(work, by_name)),
@@ -80,23 +79,23 @@ def ablation(work: Workspace) -> Section:
 
 def _findings(work: Workspace, found: dict[str, list[Record]]) -> list[Finding]:
     rows = [
-        compare(
+        compare_records(
             "change of latents ranks cells better than change of pixels",
             found["latent-l1"],
             found["pixel-l1"],
             why="the latents of a small backbone stay close to the pixels, whose change then says nearly the same",
         ),
-        compare(
+        compare_records(
             "L1 is above cosine distance",
             found["latent-l1"],
             found["latent-cosine"],
             why="the length of a latent says less in this backbone than in the paper's",
         ),
-        compare("last-kept is above the previous slot as reference", found["last-kept"], found["previous"]),
-        compare("hold is above linear interpolation", found["hold"], found["linear"]),
+        compare_records("last-kept is above the previous slot as reference", found["last-kept"], found["previous"]),
+        compare_records("hold is above linear interpolation", found["hold"], found["linear"]),
     ]
     for lit in work.bench.tokenizer.filler.lits:
-        rows.append(compare(f"{lit} is above hold", found[lit], found["hold"], why=ONE_TAU))
+        rows.append(compare_records(f"{lit} is above hold", found[lit], found["hold"], why=ONE_TAU))
         rows += perceptual(lit, found[lit], found["hold"])
     a, b = mean_of(found["latent-l1"], "psnr"), mean_of(found["latent-l2"], "psnr")
     if a is not None and b is not None:
@@ -124,8 +123,6 @@ def sweep(work: Workspace) -> Section:
         text=(
             "The same fill at every threshold, nothing retrained. The thresholds are those of the paper (0.1 to 0.5) "
             f"in proportion to our tau of {work.bench.tau:.4g}; on DAVIS the paper's go from 94 % to 35 %.",
-            *missing_notes([r for records in ordered for r in records], work.metrics),
-            *work.notes,
         ),
         tables=(work.quality_table(f"Thresholds on {data.name} ({len(data)} clips)", "tau", rows),),
         figures=(work.plot("sweep.png", "Quality against the keep rate.", panels),),
@@ -187,11 +184,7 @@ def fill_sweep(work: Workspace) -> Section:
     return Section(
         name="fill-sweep",
         title="Fills across keep rates (Appendix F)",
-        text=(
-            "The masks at one keep rate are the same for all fills.",
-            *missing_notes([r for records in found.values() for r in records], work.metrics),
-            *work.notes,
-        ),
+        text=("The masks at one keep rate are the same for all fills.",),
         tables=(work.quality_table(f"Fills on {data.name} ({len(data)} clips)", "Fill", rows),),
         figures=(work.plot("fill-sweep.png", "Fills across keep rates.", panels),),
         findings=tuple(_fill_findings(work, data, {k: found[s] for k, s in grid.items()})),
@@ -212,5 +205,7 @@ def _fill_findings(work: Workspace, data: DataSet, found: dict[tuple[str, float]
         )
         for r in rates:
             rows += perceptual(f"{lit} at {100 * r:.0f} %", found[lit, r], found["hold", r])
-    rows += [compare(f"hold is above linear at {100 * r:.0f} %", found["hold", r], found["linear", r]) for r in rates]
+    rows += [
+        compare_records(f"hold is above linear at {100 * r:.0f} %", found["hold", r], found["linear", r]) for r in rates
+    ]
     return rows

@@ -14,7 +14,7 @@ from inlay.research.studies.cost import cost
 from inlay.research.studies.flicker import flicker
 from inlay.research.studies.pictures import backbones, masks, token_usage, with_films
 from inlay.research.studies.quality import main
-from inlay.research.studies.records import Store
+from inlay.research.studies.records import Store, restored
 from inlay.research.studies.report import html_report, results_page
 from inlay.research.studies.sections import Figure, Section
 from inlay.research.studies.streaming import streaming
@@ -44,9 +44,8 @@ def chosen(name: str) -> list[str]:
 
 def run_study(work: Workspace, name: str) -> Section:
     """Run or resume one study and leave its section, tables and the report in the output folder."""
-    run = pick("study", name, STUDIES)
-    work.notes, work.machines = [], set()
-    section = with_films(run(work), work.bench, work.store, work.any_set())
+    section = work.run(pick("study", name, STUDIES))
+    section = with_films(section, work.bench, work.store, work.any_set())
     write_section(work.store, section)
     return section
 
@@ -77,7 +76,7 @@ def read_sections(store: Store) -> list[Section]:
     found = []
     for name in STUDIES:
         with suppress(KeyError, TypeError, ValueError, AttributeError):
-            found.append(Section.from_record(store.read_json(f"sections/{name}.json") or {}))
+            found.append(restored(Section, store.read_json(f"sections/{name}.json") or {}))
     return found
 
 

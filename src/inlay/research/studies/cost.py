@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
@@ -23,7 +24,7 @@ def cost(work: Workspace) -> Section:
     data = work.any_set().first(10 if gpu else 3)
     rules = (*COST_RULES, "search-blocks") if gpu else COST_RULES
     found = {rule: [_timed(work, data, i, Setting(rule=rule)) for i in range(len(data))] for rule in rules}
-    work.saw([r for records in found.values() for r in records])
+    work.saw(found)
     everywhere = {work.bench.machine: found, **_elsewhere(work)}
     spent = {rule: max(r.nfe for r in found[rule]) for rule in rules}
     counted = {rule: f"{calls} counted" for rule, calls in spent.items()}
@@ -31,9 +32,9 @@ def cost(work: Workspace) -> Section:
         name="cost",
         title="Cost of the choice (Table 1)",
         text=(
-            "NFE counts calls of the encoder or the decoder while the cells are chosen, booked by a wrapper around the "
-            "backbone; fills counts calls of the filling network in that time. Seconds are encode, choice, fill and "
-            "decode of one clip at a time, after one warm-up; the speed-up is against the search on the same machine. "
+            "NFE counts calls of the encoder or the decoder while the cells are chosen, as a hook of the codec sees "
+            "them; fills counts calls of the filling network in that time. Seconds are encode, choice, fill and decode "
+            "of one clip at a time, after one warm-up; the speed-up is against the search on the same machine. "
             "The paper's seconds are another machine's (A10G), and its ElasticTok is another network, in fp32 JAX.",
         ),
         tables=tuple(_cost_table(machine, by_rule) for machine, by_rule in everywhere.items()),
@@ -53,7 +54,7 @@ def cost(work: Workspace) -> Section:
 
 def _fastest(found: dict[str, list[Record]]) -> Finding:
     """Table 1: ours before the router, the router before the search."""
-    seconds = {rule: math.fsum(sum(r.seconds.values()) for r in found[rule]) / len(found[rule]) for rule in found}
+    seconds = {rule: fmean(r.total_seconds for r in records) for rule, records in found.items()}
     speed = {rule: seconds["search"] / seconds[rule] for rule in ("ours", "router")}
     return Finding(
         claim="ours is faster than the router, and the router than the search",
@@ -63,8 +64,7 @@ def _fastest(found: dict[str, list[Record]]) -> Finding:
 
 
 def _cost_table(machine: str, found: dict[str, list[Record]]) -> Table:
-    total = {rule: [sum(r.seconds.values()) for r in records] for rule, records in found.items()}
-    means = {rule: math.fsum(seconds) / len(seconds) for rule, seconds in total.items()}
+    means = {rule: fmean(r.total_seconds for r in records) for rule, records in found.items()}
     rows: list[tuple[Cell, ...]] = []
     for rule, records in found.items():
         rows.append(
@@ -72,7 +72,7 @@ def _cost_table(machine: str, found: dict[str, list[Record]]) -> Table:
                 word(LABELS[rule]),
                 mean_cell([float(r.nfe) for r in records], 1),
                 mean_cell([float(r.evaluations["allocate"]["fill"]) for r in records], 1),
-                mean_cell(total[rule], 3),
+                mean_cell([r.total_seconds for r in records], 3),
                 mean_cell([r.seconds["allocate"] for r in records], 4),
                 number(means["search"] / means[rule], 1) if "search" in means else word("-"),
                 rate_cell(records),

@@ -21,8 +21,8 @@ from inlay.errors import ConfigError
 from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
 from inlay.measure.base import remember, short_products
-from inlay.research.studies.datasets import Clip, DataSet
-from inlay.research.studies.records import Reading, Record, Store, make_key, read_pair, why_unavailable
+from inlay.research.studies.datasets import Clip
+from inlay.research.studies.records import Record, read_pair
 from inlay.research.studies.rules import FILL_OF, RULES, Setting
 from inlay.tokenizer import Tokenizer
 from inlay.types import Recipe
@@ -41,18 +41,6 @@ class Tally(Watch):
     def on_network(self, network: str, clips: int) -> None:
         self.counts.setdefault(self.phase, Counter())[network] += clips
 
-    @contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """What runs inside is booked under this phase."""
-        before, self.phase = self.phase, phase
-        try:
-            yield
-        finally:
-            self.phase = before
-
-    def reset(self) -> None:
-        self.counts = {}
-
     def of(self, phase: str) -> dict[str, int]:
         return {kind: self.counts.get(phase, Counter())[kind] for kind in ("encode", "decode", "fill")}
 
@@ -65,10 +53,10 @@ class Scene:
         self.reference = Video(frames=remember(video.frames.to(bench.measure.device)), fps=video.fps)
         self.tau = bench.tau
         self.x_BCTHW = bench.tokenizer.pixels([video])
-        with bench.timed("encode") as took, bench.tally.during("encode"):
+        with bench.step("encode", "encode"):
             self.chunk = encode_clip(bench.tokenizer, video)
         self.z_BCTHW = self.chunk.z_BCTHW
-        self.encode_seconds = took["encode"]
+        self.encode_seconds = bench.seconds["encode"]
 
     @torch.inference_mode()
     def rebuild(self, keep_BTHW: Tensor, setting: Setting) -> Tensor:
@@ -104,7 +92,7 @@ class Bench:
     """A tokenizer, the count of its networks' evaluations, the threshold of ours, and the metrics' settings."""
 
     def __init__(self, tokenizer: Tokenizer, *, tau: float | None = None, measure: MeasureConfig | None = None) -> None:
-        self.tally = Tally()
+        self.tally, self.seconds = Tally(), dict[str, float]()  # of the step or run at hand
         self.warm = False  # whether a clip has gone through it, for those who time
         self.tokenizer = tokenizer
         self.measure = measure or MeasureConfig(device=str(tokenizer.device))
@@ -159,15 +147,14 @@ class Bench:
         return self.tokenizer.fill_cells(z_BCTHW, keep_BTHW, self.tau_of(setting), self.fill_of(setting))
 
     @contextmanager
-    def timed(self, name: str) -> Iterator[dict[str, float]]:
-        """Seconds of what runs inside, the device's own queue included."""
-        took: dict[str, float] = {}
+    def step(self, name: str, phase: str) -> Iterator[None]:
+        """Book what runs inside: its seconds, the device's own queue included, and the evaluations of a phase."""
         self._wait()
-        start = time.perf_counter()
+        self.tally.phase, start = phase, time.perf_counter()
         with self.tokenizer.watched_by(self.tally):
-            yield took
+            yield
         self._wait()
-        took[name] = time.perf_counter() - start
+        self.seconds[name] = time.perf_counter() - start
 
     def _wait(self) -> None:
         if self.tokenizer.device.type == "cuda":
@@ -178,22 +165,22 @@ class Bench:
 
     def run(self, scene: Scene, setting: Setting) -> RuleResult:
         """Allocate, store, fill, decode."""
-        self.tally.reset()
-        with self.timed("allocate") as first, self.tally.during("allocate"), torch.inference_mode():
+        self.tally.counts, self.seconds = {}, {"encode": scene.encode_seconds}
+        with self.step("allocate", "allocate"), torch.inference_mode():
             keep_BTHW = RULES[setting.rule](scene, setting)
         tokens = scene.tokens(keep_BTHW, setting)
         tokens, bits = _stored(tokens, setting)
-        with self.timed("fill") as second, self.tally.during("rebuild"):
+        with self.step("fill", "rebuild"):
             device = self.tokenizer.device
             z_BCTHW = self.filled(tokens.dense().to(device), tokens.mask[None].to(device), setting)
-        with self.timed("decode") as third, self.tally.during("rebuild"):
+        with self.step("decode", "rebuild"):
             video = cropped(self.tokenizer.decode_latents(z_BCTHW)[0], tokens.info, scene.video.seconds)
         return RuleResult(
             video=video,
             tokens=tokens,
             bits_per_pixel=bits,
             evaluations={phase: self.tally.of(phase) for phase in ("allocate", "rebuild")},
-            seconds={"encode": scene.encode_seconds, **first, **second, **third},
+            seconds=dict(self.seconds),
         )
 
     def record(self, scene: Scene, setting: Setting, metrics: Sequence[str], base: Record) -> Record:
@@ -224,47 +211,6 @@ def _stored(tokens: Tokens, setting: Setting) -> tuple[Tokens, float]:
 
     size = len(to_bytes(tokens))
     return as_stored(tokens), bits_per_pixel(size, tokens.info)
-
-
-def collect(
-    bench: Bench,
-    store: Store,
-    data: DataSet,
-    settings: Sequence[Setting],
-    metrics: Sequence[str],
-    *,
-    study: str,
-    tell: Tell = lambda line: None,
-) -> dict[Setting, list[Record]]:
-    """Records of every clip under every setting: from the store where they are complete, made and stored where not.
-
-    Clip by clip, so that a clip is read and encoded once for all settings.
-    """
-    unavailable = why_unavailable(metrics, bench.measure)
-    wanted = [m for m in metrics if m not in unavailable]
-    found: dict[Setting, list[Record]] = {s: [] for s in settings}
-    for number, clip in enumerate(data.clips, 1):
-        scene: Scene | None = None
-        for setting in settings:
-            record = _start(bench, store, data, clip, setting, study)
-            lacking = record.reading.lacks(wanted)
-            if lacking or not record.cells:
-                if scene is None:
-                    tell(f"{study}: {data.name} {number}/{len(data)}: {clip.name}")
-                    scene = bench.scene(clip)
-                record = bench.record(scene, setting, lacking, record)
-            said = Reading(unavailable=dict(unavailable))
-            record = replace(record, study=study, reading=said.merged(record.reading))
-            if store.find(study, clip.name, record.key) != record:
-                store.write(record)
-            found[setting].append(record)
-    return found
-
-
-def _start(bench: Bench, store: Store, data: DataSet, clip: Clip, setting: Setting, study: str) -> Record:
-    model, chosen = bench.model(setting), setting.record()
-    key = make_key(clip=clip.identity, setting=chosen, model=model, measure=conventions_of(bench.measure))
-    return replace(store.find_or_blank(study, data.name, clip.name, chosen, model, key), data=data.name)
 
 
 def conventions_of(config: MeasureConfig) -> dict[str, Any]:

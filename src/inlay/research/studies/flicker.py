@@ -8,20 +8,10 @@ from inlay.fill import LIT_FILES
 from inlay.measure import paired_comparison
 from inlay.research.studies import paper
 from inlay.research.studies.ablation import NAMES, masked
-from inlay.research.studies.quality import compare, mean_of, paired
+from inlay.research.studies.quality import compare_records, mean_of, paired
 from inlay.research.studies.records import Record, mean_rate
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import (
-    Cell,
-    Finding,
-    Section,
-    Table,
-    mean_cell,
-    missing_notes,
-    number,
-    percent,
-    word,
-)
+from inlay.research.studies.sections import Cell, Finding, Section, Table, mean_cell, number, percent, word
 from inlay.research.studies.workspace import Workspace
 
 METRICS = ("flicker", "flicker-static", "flicker-moving", "error-level", "psnr")
@@ -55,13 +45,14 @@ def flicker(work: Workspace) -> Section:
             f"On {data.name} ({len(data)} clips) at a keep rate of {rate:.1f} %. Flicker is the mean change "
             "of the error from frame to frame along the flow of the reference, on the 0..255 scale.",
             *([f"Given with --lit: {', '.join(given)}."] if given else []),
-            *missing_notes([r for records in by_arm.values() for r in records], METRICS),
-            *work.notes,
         ),
         tables=tables,
         findings=(
             *_findings(by_arm),
-            *(compare(f"{n} flickers less than {given[0]}", by_arm[n], by_arm[given[0]], "flicker") for n in given[1:]),
+            *(
+                compare_records(f"{n} flickers less than {given[0]}", by_arm[n], by_arm[given[0]], "flicker")
+                for n in given[1:]
+            ),
         ),
         setup=work.setup(data, metrics=METRICS),
     )
@@ -124,8 +115,7 @@ def _pair(work: Workspace, a: list[Record], b: list[Record], metric: str) -> tup
     try:
         test = paired_comparison([p for p, _ in pairs], [q for _, q in pairs])
     except MissingError as error:
-        if str(error) not in work.notes:
-            work.notes.append(str(error))
+        work.note(str(error))
         return None
     span = Cell(text=f"[{test.low:+.3f}, {test.high:+.3f}]", value=test.low)
     return number(float(test.clips), 0), number(test.mean_difference), span, number(test.t_p), number(test.wilcoxon_p)
@@ -149,7 +139,7 @@ def _findings(arms: dict[str, list[Record]]) -> list[Finding]:
             holds=growth["all"] < 1 if known else None,
             detail=f"{100 / (1 + growth['all']):.0f} % of all; the paper has 71 %" if known else "",
         ),
-        compare(
+        compare_records(
             "the last-kept reference flickers less than the previous slot",
             arms["ours"],
             arms["ours, previous reference"],

@@ -87,7 +87,7 @@ FLICKER_PAIRED = {  # comparison: mean difference, low, high, p
 SWEEP_FACTORS = (1 / 3, 1 / 2, 2 / 3, 5 / 6, 1.0, 7 / 6, 4 / 3, 5 / 3)  # tau 0.1 ... 0.5 over the paper's 0.3
 FILL_SWEEP_RATES = (0.35, 0.48, 0.62, 0.78)
 
-BACKBONES = {  # per-channel std mean, score mean, score std, CoV, tau
+LATENT_SCALES = {  # per-channel std mean, score mean, score std, CoV, tau
     "Cosmos-CV4x8x8": (0.492, 0.362, 0.206, 0.569, 0.3),
     "OmniTokenizer-VAE": (1.191, 1.18, 0.469, 0.397, 1.2),
 }

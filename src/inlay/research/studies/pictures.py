@@ -61,7 +61,6 @@ def masks(work: Workspace) -> Section:
     return Section(
         name="masks",
         title="Masks (Appendices A and B)",
-        text=tuple(work.notes),
         tables=(table,),
         figures=tuple(figures),
         findings=(Finding(claim="a higher threshold keeps no more cells", holds=falling),),
@@ -120,7 +119,6 @@ def token_usage(work: Workspace) -> Section:
         text=(
             "Each chunk of frames is encoded on its own; the second curve carries the last-kept reference over the "
             "borders, as the paper's selection cache does.",
-            *work.notes,
         ),
         tables=(Table(caption="Keep rate of whole videos", columns=columns, rows=tuple(rows)),),
         figures=tuple(figures),
@@ -151,7 +149,7 @@ def backbones(work: Workspace) -> Section:
         try:
             backbone = load_backbone(name, device=work.bench.tokenizer.device, dtype=work.bench.tokenizer.dtype)
         except InlayError as error:
-            work.notes.append(f"{name} is left out: {error}.")
+            work.note(f"{name} is left out: {error}.")
             continue
         one = Tokenizer(backbone, device=work.bench.tokenizer.device, dtype=work.bench.tokenizer.dtype)
         profiles[name] = _profile(work, one, data)
@@ -161,7 +159,7 @@ def backbones(work: Workspace) -> Section:
         numbers = (*spreads, p.score_mean, p.score_std, p.selectivity, p.tau)
         rows.append((word(p.backbone), number(float(len(p.latent_std)), 0), *(number(float(v)) for v in numbers)))
     dash = word("-")
-    for name, (std, *scores, tau) in paper.BACKBONES.items():
+    for name, (std, *scores, tau) in paper.LATENT_SCALES.items():
         rows.append((word(f"paper: {name}"), dash, number(std), dash, *(number(v) for v in scores), number(tau, 2)))
     columns = ("Backbone", "channels", "std, mean", "std of slot 0", "score mean", "score std", "CoV", "tau")
     return Section(
@@ -170,7 +168,6 @@ def backbones(work: Workspace) -> Section:
         text=(
             "Encoder statistics alone. The scores are those of a last-kept scan whose threshold equals their mean; a "
             "higher CoV (std over mean) means that one threshold tells still from moving more cleanly.",
-            *work.notes,
         ),
         tables=(Table(caption=f"Latents on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(rows)),),
         figures=(work.plot("backbones.png", "Per-channel standard deviations and scores.", _distributions(profiles)),),

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import math
+from statistics import fmean
 
 from inlay.measure import METRICS, bootstrap_interval
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.records import Record, mean_rate
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import DIGITS, Finding, Section, missing_notes
+from inlay.research.studies.sections import DIGITS, Finding, Section
 from inlay.research.studies.workspace import Workspace
 
 MAIN_RULES = ("full", "ours", "hold", "linear", "search", "router", "pixel-l1", "random", "frame-skip")
@@ -35,7 +35,7 @@ LABELS = {
 
 def mean_of(records: list[Record], metric: str) -> float | None:
     values = [r.reading.values[metric] for r in records if metric in r.reading.values]
-    return math.fsum(values) / len(values) if values else None
+    return fmean(values) if values else None
 
 
 def paired(first: list[Record], second: list[Record], metric: str) -> list[tuple[float, float]]:
@@ -44,12 +44,14 @@ def paired(first: list[Record], second: list[Record], metric: str) -> list[tuple
     return [(a, b) for a, b in values if a is not None and b is not None]
 
 
-def compare(claim: str, first: list[Record], second: list[Record], metric: str = "psnr", *, why: str = "") -> Finding:
+def compare_records(
+    claim: str, first: list[Record], second: list[Record], metric: str = "psnr", *, why: str = ""
+) -> Finding:
     """Whether the first has the better mean; the difference is taken clip by clip, with its bootstrap interval."""
     pairs = paired(first, second, metric)
     if not pairs:
         return Finding(claim=claim, holds=None)
-    mean_a, mean_b = (math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    mean_a, mean_b = map(fmean, zip(*pairs, strict=True))
     gap = mean_a - mean_b
     low, high = bootstrap_interval([a - b for a, b in pairs])
     d = DIGITS.get(metric, 3)
@@ -64,7 +66,7 @@ def perceptual(name: str, filled: list[Record], held: list[Record]) -> list[Find
     """The paper's network is better than hold by LPIPS too; nothing where LPIPS was not measured."""
     if mean_of(filled, "lpips") is None:
         return []
-    return [compare(f"{name} has a lower LPIPS than hold", filled, held, "lpips", why=BLUR)]
+    return [compare_records(f"{name} has a lower LPIPS than hold", filled, held, "lpips", why=BLUR)]
 
 
 def matched_settings(work: Workspace, role: str, data: DataSet) -> list[Setting]:
@@ -87,7 +89,7 @@ def measure_main(work: Workspace, data: DataSet) -> dict[Setting, list[Record]]:
 
 def main(work: Workspace) -> Section:
     """Table 2: every rule on every data set."""
-    tables, findings, records, apart = [], [], [], []
+    tables, findings, apart = [], [], []
     for role, data in work.data.items():
         matched = matched_settings(work, role, data)
         found = {**measure_main(work, data), **measure_matched(work, data)}
@@ -99,7 +101,6 @@ def main(work: Workspace) -> Section:
         tables.append(work.quality_table(f"Reconstruction on {data.name} ({len(data)} clips)", "Rule", rows))
         findings += [*_main_findings(data, by_rule), *_matched_findings(data, at_paper)]
         apart += paper_gap(role, data, {**by_rule, **at_paper})
-        records += [r for rows_ in found.values() for r in rows_]
     return Section(
         name="main",
         title="Reconstruction quality (Table 2)",
@@ -109,7 +110,6 @@ def main(work: Workspace) -> Section:
             "cells of each clip as ours does, as far as their form allows. Bits are those of kept numbers at 16 bits "
             "and one mask bit a cell.",
             *apart,
-            *missing_notes(records, work.metrics),
         ),
         tables=tuple(tables),
         findings=tuple(findings),
@@ -140,16 +140,18 @@ def _main_findings(data: DataSet, found: dict[str, list[Record]]) -> list[Findin
     rates = [r.keep_rate for r in found["ours"]]
     spread = f"{100 * min(rates):.1f} % to {100 * max(rates):.1f} % of the cells"
     learnt = found["ours"][0].model["fill"] != "hold"
-    filled = [compare(f"{data.name}: ours is above hold at the same cells", found["ours"], found["hold"])]
+    filled = [compare_records(f"{data.name}: ours is above hold at the same cells", found["ours"], found["hold"])]
     return [
         Finding(claim=f"{data.name}: the keep rate follows the content", holds=max(rates) > min(rates), detail=spread),
         *(filled if learnt else []),
-        compare(f"{data.name}: hold is above linear", found["hold"], found["linear"]),
+        compare_records(f"{data.name}: hold is above linear", found["hold"], found["linear"]),
         *perceptual(f"{data.name}: ours", found["ours"], found["hold"]) * learnt,
-        compare(f"{data.name}: ours is above the router's choice at the same rate", found["ours"], found["router"]),
-        compare(f"{data.name}: ours is above the choice by pixels", found["ours"], found["pixel-l1"]),
-        compare(f"{data.name}: ours is above random cells", found["ours"], found["random"]),
-        compare(f"{data.name}: the full rate is the upper bound", found["full"], found["ours"]),
+        compare_records(
+            f"{data.name}: ours is above the router's choice at the same rate", found["ours"], found["router"]
+        ),
+        compare_records(f"{data.name}: ours is above the choice by pixels", found["ours"], found["pixel-l1"]),
+        compare_records(f"{data.name}: ours is above random cells", found["ours"], found["random"]),
+        compare_records(f"{data.name}: the full rate is the upper bound", found["full"], found["ours"]),
     ]
 
 
@@ -158,6 +160,6 @@ def _matched_findings(data: DataSet, found: dict[str, list[Record]]) -> list[Fin
         return []
     name = f"{data.name}: ours, at the paper's keep rate,"
     return [
-        compare(f"{name} is above hold", found["ours"], found["hold"]),
+        compare_records(f"{name} is above hold", found["ours"], found["hold"]),
         *perceptual(name, found["ours"], found["hold"]),
     ]

@@ -9,9 +9,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ PAPER = (*QUICK, "lpips", "fvd", "kvd")
 TOO_FEW = "it compares sets of at least 2 clips, and 1 has a reading"
 FORMAT = 1
 READ_FILE = "read.json"  # in the store: the clips that were read to their end
+_hints = lru_cache(get_type_hints)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,7 @@ def read_pair(reference: Video, other: Video, metrics: Sequence[str], config: Me
     for name, row in rows.items():
         value = found[row.gauge][row.key] if row.gauge in found else None
         if value is not None and not row.per_video:
-            features = pack(value)
+            features = features_text(value)
         elif value is not None and math.isfinite(value):
             values[name] = float(value)
         elif value is not None:
@@ -107,7 +110,7 @@ def score_set(readings: Sequence[Reading], metric: str, config: MeasureConfig) -
     """The score of a set with its interval; None where no clip has a reading (or too few for a distance)."""
     row = pick("metric", metric, METRICS)
     found: list[Any] = (
-        [unpack(r.features) for r in readings if r.features]
+        [features_from(r.features) for r in readings if r.features]
         if is_set(metric)
         else [r.values[metric] for r in readings if metric in r.values]
     )
@@ -117,11 +120,11 @@ def score_set(readings: Sequence[Reading], metric: str, config: MeasureConfig) -
         return None
 
 
-def pack(features: Tensor) -> str:
+def features_text(features: Tensor) -> str:
     return base64.b64encode(features.float().cpu().numpy().astype("<f4").tobytes()).decode()
 
 
-def unpack(text: str) -> Tensor:
+def features_from(text: str) -> Tensor:
     """[2, 400] float64."""
     array = np.frombuffer(base64.b64decode(text), "<f4").astype(np.float64)
     return torch.from_numpy(array.reshape(2, -1))
@@ -152,10 +155,14 @@ class Record:
     def keep_rate(self) -> float:
         return self.tokens / self.cells if self.cells else 0.0
 
+    @property
+    def total_seconds(self) -> float:
+        return sum(self.seconds.values())
+
 
 def mean_rate(records: Sequence[Record]) -> float:
     """The keep rate, mean over clips."""
-    return math.fsum(r.keep_rate for r in records) / len(records)
+    return fmean(r.keep_rate for r in records)
 
 
 def without_unreadable(data: DataSet, store: Store, tell: Callable[[str], None] = lambda line: None) -> DataSet:
@@ -180,6 +187,16 @@ def without_unreadable(data: DataSet, store: Store, tell: Callable[[str], None] 
     if new:
         store.write_json(READ_FILE, {**known, **new})
     return data.without(broken)
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """A dataclass as JSON has it, made again: the inverse of `asdict`."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        return kind(**{name: restored(hints[name], v) for name, v in value.items()})
+    if get_origin(kind) is tuple:
+        return tuple(restored(get_args(kind)[0], v) for v in value)
+    return value
 
 
 def make_key(**parts: Any) -> str:
@@ -219,9 +236,8 @@ class Store:
         """None where there is none, or where the file is damaged: it is then made again."""
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
-            reading = Reading(**raw.pop("reading"))
             raw.pop("keep_rate", None)
-            record = Record(**{**raw, "slots": tuple(raw["slots"]), "reading": reading})
+            record = restored(Record, raw)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
         return record if record.format == FORMAT else None

@@ -15,7 +15,7 @@ from inlay.errors import MissingError
 from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table
 
 STYLE, SCRIPT = (Path(__file__).with_name(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
+IMAGE_KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
 EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
 
 
@@ -60,7 +60,7 @@ def _figure(figure: Figure, root: Path) -> str:
     path = root / figure.file
     if not path.is_file():
         return ""
-    image = data_uri(path.read_bytes(), KINDS.get(path.suffix, "png"))
+    image = data_uri(path.read_bytes(), IMAGE_KINDS.get(path.suffix, "png"))
     return f'<figure><img src="{image}" alt="{text}"><figcaption>{text}</figcaption></figure>'
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from inlay.draw.plots import Panel, Series
 from inlay.errors import UsageError
-from inlay.measure import METRICS, MeasureConfig, bootstrap_interval
+from inlay.measure import METRICS, MeasureConfig
+from inlay.measure.base import mean_interval
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.records import TOO_FEW, Record, is_set, score_set
 
@@ -70,10 +71,6 @@ class Figure:
     caption: str
     panels: tuple[Panel, ...] = ()
 
-    @staticmethod
-    def from_record(raw: dict[str, Any]) -> Figure:
-        return Figure(**{**raw, "panels": tuple(Panel.from_record(p) for p in raw.get("panels", ()))})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -106,23 +103,6 @@ class Section:
     def record(self) -> dict[str, Any]:
         return asdict(self)
 
-    @staticmethod
-    def from_record(raw: dict[str, Any]) -> Section:
-        def table(t: dict[str, Any]) -> Table:
-            rows = tuple(tuple(Cell(**cell) for cell in row) for row in t["rows"])
-            return Table(caption=t["caption"], columns=tuple(t["columns"]), rows=rows)
-
-        return Section(
-            name=raw["name"],
-            title=raw["title"],
-            text=tuple(raw["text"]),
-            tables=tuple(map(table, raw["tables"])),
-            figures=tuple(Figure.from_record(f) for f in raw["figures"]),
-            findings=tuple(Finding(**f) for f in raw["findings"]),
-            films=tuple(Figure.from_record(f) for f in raw.get("films", ())),
-            setup=raw["setup"],
-        )
-
     def markdown(self, *, level: int = 2, figures: str = "", narrow: bool = False) -> str:
         """`figures` is the way from the page to the output folder."""
         parts = [f"{'#' * level} {self.title}", *self.text]
@@ -150,20 +130,14 @@ def percent(value: float, low: float | None = None, high: float | None = None) -
     return Cell(text=f"{100 * value:.1f} %{span}", value=value, low=low, high=high)
 
 
-def mean_cell(values: Sequence[float], digits: int = 3, seed: int = 0) -> Cell:
+def mean_cell(values: Sequence[float], digits: int = 3) -> Cell:
     """A mean with its bootstrap interval."""
-    if not values:
-        return number(None)
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return number(mean, digits)
-    return number(mean, digits, *bootstrap_interval(list(values), seed=seed))
+    mean, *interval = mean_interval(values, MeasureConfig())
+    return number(mean, digits, *interval)
 
 
-def rate_cell(records: Sequence[Record], seed: int = 0) -> Cell:
-    rates = [r.keep_rate for r in records]
-    mean = math.fsum(rates) / len(rates)
-    return percent(mean, *bootstrap_interval(rates, seed=seed)) if len(rates) > 1 else percent(mean)
+def rate_cell(records: Sequence[Record]) -> Cell:
+    return percent(*mean_interval([r.keep_rate for r in records], MeasureConfig()))
 
 
 def bits_cell(records: Sequence[Record]) -> Cell:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from inlay.codec import EncodeConfig, Encoder
@@ -14,23 +15,15 @@ from inlay.measure.base import remember
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import Clip, DataSet, count_frames
 from inlay.research.studies.evaluate import with_counts
-from inlay.research.studies.quality import compare
-from inlay.research.studies.records import (
-    Reading,
-    Record,
-    make_key,
-    mean_rate,
-    read_pair,
-    why_unavailable,
-    without_unreadable,
-)
+from inlay.research.studies.quality import compare_records
+from inlay.research.studies.records import Record, make_key, mean_rate, read_pair, without_unreadable
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import Finding, Section, missing_notes
+from inlay.research.studies.sections import Finding, Section
 from inlay.research.studies.workspace import Workspace
 from inlay.video.frames import Video
 
 CHUNKS = 2  # of 33 frames: what most DAVIS sequences hold
-MODES = {
+MODE_LABELS = {
     "clips": "per-clip reference",
     "dual-cache": "streaming, dual cache",
     "stateful": "streaming, network state carried on",
@@ -39,40 +32,31 @@ MODES = {
 
 def measure_streaming(work: Workspace, data: DataSet) -> dict[str, list[Record]]:
     """Records by mode."""
-    modes = [m for m in MODES if m != "stateful" or work.bench.tokenizer.spec.stateful]
-    unavailable = why_unavailable(work.metrics, work.config)
-    found: dict[str, list[Record]] = {m: [] for m in modes}
-    for number, clip in enumerate(data.clips, 1):
-        video: Video | None = None
-        for mode in modes:
-            record = _start(work, data, clip, mode)
-            lacking = [m for m in record.reading.lacks(work.metrics) if m not in unavailable]
-            if lacking or not record.cells:
-                if video is None:
-                    work.tell(f"streaming: {data.name} {number}/{len(data)}: {clip.name}")
-                    video = clip.load()
-                    reference = replace(video, frames=remember(video.frames.to(work.config.device)))
-                tokens, result = _through(work, video, mode)
-                reading = read_pair(reference, result, lacking, work.config)
-                bits = count_tokens(tokens).bits_per_pixel
-                record = replace(
-                    with_counts(record, tokens),
-                    reading=record.reading.merged(reading),
-                    bits_per_pixel=bits,
-                    machine=work.bench.machine,
-                )
-                work.store.write(record)
-            said = Reading(unavailable=dict(unavailable))
-            found[mode].append(replace(record, reading=said.merged(record.reading)))
-    work.saw([r for records in found.values() for r in records])
-    return found
+    modes = [m for m in MODE_LABELS if m != "stateful" or work.bench.tokenizer.spec.stateful]
+
+    def begin(clip: Clip, mode: str) -> Record:
+        setting, model = {**Setting().record(), "mode": mode}, work.bench.model(Setting())
+        key = make_key(clip=clip.identity, setting=setting, model=model)
+        return work.store.find_or_blank("streaming", data.name, clip.name, setting, model, key)
+
+    def load(clip: Clip) -> tuple[Video, Video]:
+        video = clip.load()
+        return video, replace(video, frames=remember(video.frames.to(work.config.device)))
+
+    def measure(loaded: tuple[Video, Video], mode: str, metrics: Sequence[str], base: Record) -> Record:
+        tokens, result = _through(work, loaded[0], mode)
+        reading = base.reading.merged(read_pair(loaded[1], result, metrics, work.config))
+        bits = count_tokens(tokens).bits_per_pixel
+        return replace(with_counts(base, tokens), reading=reading, bits_per_pixel=bits, machine=work.bench.machine)
+
+    return work.complete("streaming", data, modes, work.metrics, begin, load, measure)
 
 
 def streaming(work: Workspace) -> Section:
     """Videos of two chunks; the modes differ in what the second chunk knows of the first."""
     data = without_unreadable(long_videos(work), work.store, work.tell)
     found = measure_streaming(work, data)
-    rows = [work.quality_row(MODES[m], records) for m, records in found.items()]
+    rows = [work.quality_row(MODE_LABELS[m], records) for m, records in found.items()]
     rows += [work.paper_row(label, row) for label, row in paper.STREAMING.items()]
     frames = data.spec.frames
     use = use_by_slot(found)
@@ -86,7 +70,6 @@ def streaming(work: Workspace) -> Section:
             f"Videos of {frames} frames, encoded in chunks of {frames // CHUNKS}; no scene cuts, no key interval. "
             "The paper compares per-clip masks and the dual cache; the third row carries the "
             "backbone's own causal state on, so that the whole video has one slot 0.",
-            *missing_notes([r for records in found.values() for r in records], work.metrics),
         ),
         tables=(work.quality_table(f"Streaming on {data.name} ({len(data)} videos)", "Mode", rows),),
         figures=(work.plot("streaming.png", caption, [use]),),
@@ -101,7 +84,7 @@ def use_by_slot(found: dict[str, list[Record]]) -> Panel:
     for mode, records in found.items():
         slots = min(len(r.slots) for r in records)
         shares = [100 * sum(r.slots[t] * len(r.slots) / r.cells for r in records) / len(records) for t in range(slots)]
-        series.append(Series(label=MODES[mode], x=tuple(map(float, range(slots))), y=tuple(shares)))
+        series.append(Series(label=MODE_LABELS[mode], x=tuple(map(float, range(slots))), y=tuple(shares)))
     return Panel(
         title="Kept cells over time", x_label="slot", y_label="kept cells, %", series=tuple(series), steps=True
     )
@@ -121,13 +104,6 @@ def long_videos(work: Workspace) -> DataSet:
     raise VideoError(f"{data.name}: streaming takes videos of {spec.span} frames at least, and none of {len(gone)} is")
 
 
-def _start(work: Workspace, data: DataSet, clip: Clip, mode: str) -> Record:
-    setting = {**Setting().record(), "mode": mode}
-    model = work.bench.model(Setting())
-    key = make_key(clip=clip.identity, setting=setting, model=model)
-    return work.store.find_or_blank("streaming", data.name, clip.name, setting, model, key)
-
-
 def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
     tokenizer = work.bench.tokenizer
     config = EncodeConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=len(video) // CHUNKS, precision="fp32")
@@ -140,10 +116,10 @@ def _findings(found: dict[str, list[Record]]) -> list[Finding]:
     shown = ", ".join(f"{m} {100 * r:.1f} %" for m, r in rate.items())
     rows = [
         Finding(claim="the dual cache keeps fewer cells", holds=rate["dual-cache"] < rate["clips"], detail=shown),
-        compare("the dual cache costs some quality", found["clips"], found["dual-cache"]),
+        compare_records("the dual cache costs some quality", found["clips"], found["dual-cache"]),
     ]
     if "stateful" in found:
         untaught = "no network here was trained on clips that go on where another ended"
         claim = "carried state is better than the dual cache"
-        rows.append(compare(claim, found["stateful"], found["dual-cache"], why=untaught))
+        rows.append(compare_records(claim, found["stateful"], found["dual-cache"], why=untaught))
     return rows

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from statistics import fmean
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,25 +18,30 @@ from inlay.errors import ConfigError, MissingError, UsageError
 from inlay.masking import MaskConfig, keep_mask, keep_rate_of, nearest_tau, pixel_grid
 from inlay.measure import MeasureConfig
 from inlay.origin import commit
-from inlay.research.studies.datasets import DataSet
-from inlay.research.studies.evaluate import Bench, Tell, collect
+from inlay.research.studies.datasets import Clip, DataSet
+from inlay.research.studies.evaluate import Bench, Tell, conventions_of
 from inlay.research.studies.paper import Quality
-from inlay.research.studies.records import Record, Store, make_key
+from inlay.research.studies.records import Reading, Record, Store, make_key, why_unavailable
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import (
     Cell,
     Figure,
+    Section,
     Table,
     bits_cell,
     conventions,
     heading,
     metric_cell,
+    missing_notes,
     number,
     percent,
     rate_cell,
     word,
 )
 from inlay.video.listing import DAVIS_VAL
+
+S = TypeVar("S", bound=Hashable)  # a setting
+V = TypeVar("V")  # what is loaded of a clip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,7 @@ class Signal:
         plain = criterion == "pixel-l1"
         config = MaskConfig(tau=tau, criterion="latent-l1" if plain else criterion, reference=reference)
         rates = [keep_rate_of(keep_mask(z, config)) for z in (self.pooled if plain else self.latents)]
-        return sum(rates) / len(rates)
+        return fmean(rates)
 
 
 def match_tau(signal: Signal, target: float, *, criterion: str = "latent-l1", reference: str = "last-kept") -> float:
@@ -88,27 +94,21 @@ class Matcher:
         """The stored threshold, or the bench's own where that keeps just as much."""
         own = self.bench.tau
         if (criterion, reference) == ("latent-l1", "last-kept"):
-            rate = self._stored("rate", {"tau": own}) or self._store(
-                "rate", {"tau": own}, self.signal.keep_rate(own, criterion, reference)
-            )
+            rate = self._once("rate", lambda: self.signal.keep_rate(own, criterion, reference), tau=own)
             if abs(target - rate) < 1e-9:
                 return own
-        parts: dict[str, float | str] = {"target": target, "criterion": criterion, "reference": reference}
-        known = self._stored("tau", parts)
-        if known is not None:
-            return known
-        return self._store("tau", parts, match_tau(self.signal, target, criterion=criterion, reference=reference))
+        wanted = {"criterion": criterion, "reference": reference}
+        return self._once("tau", lambda: match_tau(self.signal, target, **wanted), target=target, **wanted)
 
-    def _file(self, kind: str, parts: dict[str, float | str]) -> str:
+    def _once(self, kind: str, compute: Callable[[], float], **parts: float | str) -> float:
+        """What `compute` gives, or gave when the same was asked for before."""
         weights = self.bench.tokenizer.spec.weight_hash
-        return f"matching/{kind}-{make_key(kind=kind, data=self.data.digest, weights=weights, **parts)}.json"
-
-    def _stored(self, kind: str, parts: dict[str, float | str]) -> float | None:
-        value = (self.store.read_json(self._file(kind, parts)) or {}).get("value")
-        return value if isinstance(value, float) else None
-
-    def _store(self, kind: str, parts: dict[str, float | str], value: float) -> float:
-        self.store.write_json(self._file(kind, parts), {"data": self.data.name, **parts, "value": value})
+        file = f"matching/{kind}-{make_key(kind=kind, data=self.data.digest, weights=weights, **parts)}.json"
+        known = (self.store.read_json(file) or {}).get("value")
+        if isinstance(known, float):
+            return known
+        value = compute()
+        self.store.write_json(file, {"data": self.data.name, **parts, "value": value})
         return value
 
 
@@ -123,8 +123,9 @@ class Workspace:
     also: tuple[str, ...] = ()  # other backbones, for the study that compares them
     command: str = ""
     tell: Tell = lambda line: None
-    notes: list[str] = field(default_factory=list)  # what a study wants to say in its section
-    machines: set[str] = field(default_factory=set)  # where the records of the study at hand were made
+    notes: list[str] = field(default_factory=list)  # what the study at hand wants to say in its section
+    seen: list[Record] = field(default_factory=list)  # the records it is made of
+    asked: tuple[str, ...] = ()  # the metrics it asked for
     _matchers: dict[str, Matcher] = field(default_factory=dict)
 
     @property
@@ -149,16 +150,69 @@ class Workspace:
     def collect(
         self, study: str, data: DataSet, settings: Iterable[Setting], metrics: Sequence[str] | None = None
     ) -> dict[Setting, list[Record]]:
-        """The records of every clip under every setting, each setting once."""
-        chosen = self.metrics if metrics is None else tuple(metrics)
-        once = list(dict.fromkeys(settings))
-        found = collect(self.bench, self.store, data, once, chosen, study=study, tell=self.tell)
-        self.saw([record for records in found.values() for record in records])
+        """The records of every clip under every setting, each setting once; a clip is encoded once for all of them."""
+
+        def begin(clip: Clip, setting: Setting) -> Record:
+            model, chosen = self.bench.model(setting), setting.record()
+            key = make_key(clip=clip.identity, setting=chosen, model=model, measure=conventions_of(self.config))
+            return self.store.find_or_blank(study, data.name, clip.name, chosen, model, key)
+
+        chosen = self.metrics if metrics is None else metrics
+        return self.complete(study, data, dict.fromkeys(settings), chosen, begin, self.bench.scene, self.bench.record)
+
+    def complete(
+        self,
+        study: str,
+        data: DataSet,
+        settings: Iterable[S],
+        metrics: Sequence[str],
+        begin: Callable[[Clip, S], Record],
+        load: Callable[[Clip], V],
+        measure: Callable[[V, S, Sequence[str], Record], Record],
+    ) -> dict[S, list[Record]]:
+        """Records of every clip under every setting: from the store where they are complete, made and stored where not.
+
+        Args:
+            begin: the record as far as it is there.
+            load: what all settings share of a clip; called once a clip, and only where something is lacking.
+            measure: the record with these metrics added.
+        """
+        unavailable = why_unavailable(metrics, self.config)
+        wanted = [m for m in metrics if m not in unavailable]
+        found: dict[S, list[Record]] = {s: [] for s in settings}
+        for place, clip in enumerate(data.clips, 1):
+            loaded: V | None = None
+            for setting, records in found.items():
+                record = replace(begin(clip, setting), data=data.name)
+                lacking = record.reading.lacks(wanted)
+                if lacking or not record.cells:
+                    if loaded is None:
+                        self.tell(f"{study}: {data.name} {place}/{len(data)}: {clip.name}")
+                        loaded = load(clip)
+                    record = measure(loaded, setting, lacking, record)
+                said = Reading(unavailable=dict(unavailable))
+                record = replace(record, study=study, reading=said.merged(record.reading))
+                if self.store.find(study, clip.name, record.key) != record:
+                    self.store.write(record)
+                records.append(record)
+        self.saw(found, metrics)
         return found
 
-    def saw(self, records: Sequence[Record]) -> None:
-        """Remember where these were made, for the section."""
-        self.machines |= {record.machine for record in records if record.machine}
+    def saw(self, found: Mapping[Any, Sequence[Record]], metrics: Sequence[str] = ()) -> None:
+        """Remember what a section is made of."""
+        self.seen += [record for records in found.values() for record in records]
+        self.asked = tuple(dict.fromkeys((*self.asked, *metrics)))
+
+    def note(self, line: str) -> None:
+        """Say this in the section, once."""
+        if line not in self.notes:
+            self.notes.append(line)
+
+    def run(self, study: Callable[[Workspace], Section]) -> Section:
+        """The section of a study, with its notes and what could not be measured."""
+        self.notes, self.seen, self.asked = [], [], ()
+        section = study(self)
+        return replace(section, text=(*section.text, *missing_notes(self.seen, self.asked), *self.notes))
 
     def fills(self) -> list[str]:
         """hold, linear, and the networks that are at hand."""
@@ -177,8 +231,7 @@ class Workspace:
             figure = self.picture(file, caption, png(panels))
         except MissingError as error:
             figure = Figure(file="", caption=caption)
-            if (note := f"No plots: {error}.") not in self.notes:
-                self.notes.append(note)
+            self.note(f"No plots: {error}.")
         return replace(figure, panels=tuple(panels))
 
     def quality_row(self, label: str, records: Sequence[Record]) -> tuple[Cell, ...]:
@@ -205,7 +258,7 @@ class Workspace:
             "backbone": f"{spec.name}, weights {spec.weight_hash}",
             "tau": self.bench.tau,
             "fill": self.bench.tokenizer.filler.default,
-            "device": "; ".join(sorted(self.machines)) or self.bench.machine,
+            "device": "; ".join(sorted({r.machine for r in self.seen if r.machine})) or self.bench.machine,
             "data": [d.record() for d in sets],
             "conventions": conventions(self.metrics if metrics is None else metrics, self.config),
         }
