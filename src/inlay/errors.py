@@ -64,6 +64,12 @@ class MissingError(InlayError):
     exit_code = 5
 
 
+class OutputError(InlayError):
+    """A result that cannot be written: a device or a link in its place, its folder is missing, the disk is full."""
+
+    exit_code = 6
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, as `timeout`, Slurm and Docker send it: what is half written is put away as after Ctrl-C."""
 

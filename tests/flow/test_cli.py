@@ -240,7 +240,7 @@ REFUSED = [
     (["encode", "."], 3, "is a folder"),
     (["encode", "text.mp4", "out.inlay"], 3, "text.mp4"),
     (["encode", "empty.mp4", "out.inlay"], 3, "empty"),
-    (["encode", "clip.mp4", "no/such/out.inlay"], 2, "does not exist"),
+    (["encode", "clip.mp4", "no/such/out.inlay"], 6, "does not exist"),
     (["encode", "clip.mp4", "-"], 2, "cannot be a stream"),
     (["encode", "-"], 2, "needs the name of an output"),
     (["encode", "clip.mp4", "clip.mp4", "--force"], 2, "also the input"),

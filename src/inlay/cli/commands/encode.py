@@ -89,7 +89,7 @@ def _checked_output(source: str, out: str | None, curve: str | None, *, force: b
     if curve is not None:
         paths.output_png("curve", curve, force=force, inputs=(source,))
         require("matplotlib", extra="plot")
-    return paths.output(target, force=force, inputs=(source,))
+    return paths.output_tokens(target, force=force, inputs=(source,))
 
 
 def encode_video(
