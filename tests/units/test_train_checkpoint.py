@@ -61,9 +61,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_intact(tmp_path: Path, monkeypatc
         return whole(self, target)
 
     monkeypatch.setattr(Path, "replace", replace)
-    with pytest.raises(
-        OutputError, match=r"checkpoint of step 10 .*the disk is full.*last\.json, is intact.*make room"
-    ):
+    with pytest.raises(OutputError, match=r"checkpoint of step 10 .*disk is full.*last\.json, is intact.*make room"):
         save_checkpoint(tmp_path, "last", checkpoint(10))
     back = load_checkpoint(tmp_path, "last")
     assert back is not None

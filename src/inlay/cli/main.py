@@ -109,7 +109,7 @@ def root(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; the exit code is 0 done, 2 usage, 3 video, 4 token file, 5 missing, 6 cannot write, 130 or 143 interrupted."""
+    """Run one command; docs/app.md has the exit codes."""
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None:  # as a program, not from a test or a notebook
         signal.signal(signal.SIGTERM, _terminate)
