@@ -388,7 +388,7 @@ def test_trouble_half_way_leaves_a_sound_part(run, clip: str, tmp_path: Path, mo
     else:
         assert code == 1
         assert "--debug" in message
-    assert listing(tmp_path) == {"x.inlay.part"}
+    assert listing(tmp_path) == {"x.inlay.part", "x.inlay.part.source"}
     assert run("verify", tmp_path / "x.inlay.part")[0] == 0
 
 
