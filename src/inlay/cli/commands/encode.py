@@ -139,6 +139,7 @@ def _budget_record(report: BudgetReport | None) -> dict[str, Any]:
         "bucket_seconds": report.bucket_seconds,
         "overshoot": bucket.overshoot,
         "peak_overshoot": bucket.peak,
+        "ahead_until_seconds": bucket.ahead_until,
         "bucket_size": bucket.size,
     }
 
@@ -150,8 +151,9 @@ def _budget_rows(outcome: dict[str, Any]) -> list[tuple[str, str]]:
     kind, asked, got = outcome["budget"], outcome["asked"], outcome["got"]
     text = f"--{kind} {asked:g}, got {got:,}" if kind == "tokens" else f"--{kind} {asked:g}, got {got:.4f}"
     if "overshoot" in outcome:
-        ahead = outcome["peak_overshoot"] / outcome["bucket_size"] * 100
-        text += f" ({outcome['overshoot']:+.1%} in the end; at worst {ahead:.0f} % of the bucket ahead)"
+        unit = "tokens" if kind == "keep" else "bits"
+        above, until = outcome["peak_overshoot"], outcome["ahead_until_seconds"]
+        text += f" ({outcome['overshoot']:+.1%} in the end; up to {above:,.0f} {unit} above until second {until:.1f})"
     elif kind == "psnr":
         text += f" dB, found with {outcome['decodes']} decodes"
     else:
