@@ -11,6 +11,22 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+OUT_OF_MEMORY = 137  # 128 + SIGKILL, as when the system ends it
+PIPE_CLOSED = 141  # 128 + SIGPIPE
+EXIT_CODES = {  # what a command ends with; docs/app.md has the same table
+    0: "done",
+    1: "failed for a reason outside the request: a full disk, a network, a defect of ours",
+    2: "a wrong request: flags, names, settings, an output that cannot be written",
+    3: "a video that cannot be read or written",
+    4: "a token file that is damaged, inconsistent, or asks for too much",
+    5: "weights or an optional package that are not here",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+    OUT_OF_MEMORY: "memory ran out",
+    PIPE_CLOSED: "whoever read the output has gone",
+    143: "terminated (SIGTERM)",
+}
+
 
 class InlayError(Exception):
     """An error the user can act on: what is wrong, what was found, what to do.
