@@ -11,7 +11,7 @@ from inlay.errors import TokenFileError
 
 FREE_WORK = 1 << 22  # what the smallest file may ask for: about a second, and 150 MB
 WORK_PER_BYTE = 512  # and what each of its bytes adds
-EMPTY_CELLS = 16  # cells of a chunk without tokens that count as one
+EMPTY_CELLS = 8  # cells of a chunk without tokens that count as one
 WAVE_WORK = 256  # of a wave of the mask, however few cells it has
 VALUE_WAVE_WORK = 512  # of a wave of q8 numbers
 TOKEN_WORK = 8  # of a token besides its numbers, in numbers

@@ -16,7 +16,6 @@ from torch import Tensor
 from inlay.errors import ConfigError, ShapeError, pick
 from inlay.kernels import may_run
 from inlay.kernels.scan import fused_scan, knows
-from inlay.masking.budget import LARGEST_TAU
 from inlay.masking.criteria import CRITERIA, Distance, pixel_grid
 from inlay.types import describe
 
@@ -33,8 +32,8 @@ class MaskConfig:
     reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
 
     def __post_init__(self) -> None:
-        if not 0 <= self.tau <= LARGEST_TAU:
-            raise ConfigError(f"tau is a distance: from 0 to {LARGEST_TAU:g}; got {self.tau:g}", about="tau")
+        if not 0 <= self.tau < float("inf"):
+            raise ConfigError(f"tau is a distance: zero or more, and finite; got {self.tau}")
         pick("criterion", self.criterion, CRITERIA)
         pick("reference", self.reference, REFERENCES)
 

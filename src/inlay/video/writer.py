@@ -106,9 +106,6 @@ class VideoWriter:
         """Whatever PyAV or the system raises as one line, and nothing left behind."""
         try:
             yield
-        except BrokenPipeError:  # whoever read the output has gone: no fault of the video
-            self.abandon()
-            raise
         except (pyav().FFmpegError, OSError, ValueError) as error:
             self.abandon()
             raise VideoError(f"{self.path}: cannot be {done}: {reason(error)}") from error
