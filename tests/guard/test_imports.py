@@ -26,7 +26,7 @@ LAYERS: list[dict[str, set[str]]] = [
         "sandbox": {"errors"},
         "types": {"errors"},
         "origin": set(),
-        "files": set(),
+        "files": {"errors"},
         "errors": set(),
     },
 ]

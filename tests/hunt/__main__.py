@@ -139,7 +139,9 @@ def main() -> int:
         start = time.monotonic()
         hunt.run(seconds=60 * args.minutes)
     out = f" --out {args.out.name}" if args.out else ""
-    record = hunt.record(f"python -m tests.hunt --minutes {args.minutes:g} --seed {args.seed}{out}", time.monotonic() - start)
+    record = hunt.record(
+        f"python -m tests.hunt --minutes {args.minutes:g} --seed {args.seed}{out}", time.monotonic() - start
+    )
     text = json.dumps(record, indent=1) + "\n"
     if args.out:
         args.out.write_text(text)

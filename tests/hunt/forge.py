@@ -26,7 +26,18 @@ ENTRY = struct.Struct("<QIIIHH")
 SIZES = (0, 1, 2, 3, 5, 8, 33, 255, 256, 1023, 1024, 4095, 65535, 65536, 2**24, 2**31, 2**32 - 1)
 WHOLE = (-1, 0, 1, 2, 3, 4, 7, 8, 15, 16, 64, 256, 257, 4096, 4097, 65535, 65536, 65537, 2**31, 2**53, 2**60, 10**30)
 ODD: tuple[Any, ...] = (None, True, False, 0.5, -1.5, 1e308, "", "1", "x" * 201, "\x1b[2J", "\ud800", [], {}, [1, 2, 3])
-RATES = ("25/1", "30000/1001", "1/3600", "10000/1", "1/3601", "10001/1", "0/1", "25/0", "9" * 18 + "/1", "1/" + "9" * 18)
+RATES = (
+    "25/1",
+    "30000/1001",
+    "1/3600",
+    "10000/1",
+    "1/3601",
+    "10001/1",
+    "0/1",
+    "25/0",
+    "9" * 18 + "/1",
+    "1/" + "9" * 18,
+)
 TEXTS = ("mini", "taesd", "ltx-video", "os:abort", "../x", "golden", "clips", "dual-cache", "stateful", "lit", "hold")
 TIMES = (0.0, -1.0, 1e9, 1e10, float("nan"), float("inf"), 19_999.0, 20_001.0)
 
@@ -80,7 +91,9 @@ class Parts:
         at, lines = len(start), []
         for i, (chunk, data) in enumerate(zip(self.chunks, chunks, strict=True)):
             flags, slots, frames, tokens = self.lies.get(i, chunk.numbers[1:5])
-            lines.append(ENTRY.pack(at, len(data), *(n & 0xFFFFFFFF for n in (frames, tokens)), slots & 0xFFFF, flags & 0xFFFF))
+            lines.append(
+                ENTRY.pack(at, len(data), *(n & 0xFFFFFFFF for n in (frames, tokens)), slots & 0xFFFF, flags & 0xFFFF)
+            )
             at += len(data)
         index = seal(INDEX_MARKER + struct.pack("<I", len(chunks)) + b"".join(lines))
         return start + b"".join(chunks) + index + seal(struct.pack("<QI", at, len(index))) + END_MAGIC
@@ -110,7 +123,12 @@ def forge_grid(parts: Parts, rng: random.Random) -> None:
     """Another size, whose grid fits: the promise is consistent."""
     stride = rng.choice((1, 8, 8, 8, 256))
     rows, columns = rng.choice((1, 2, 16, 100, 4096)), rng.choice((1, 3, 16, 100, 4096))
-    parts.header |= {"grid": [rows, columns], "height": rows * stride, "width": columns * stride, "space_stride": stride}
+    parts.header |= {
+        "grid": [rows, columns],
+        "height": rows * stride,
+        "width": columns * stride,
+        "space_stride": stride,
+    }
 
 
 def forge_length(parts: Parts, rng: random.Random) -> None:

@@ -252,7 +252,12 @@ def caption(rng: random.Random, folder: Path) -> Outcome:
     """Captions beside videos in a tar."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        texts = {"a.mp4": b"video", "a.json": wrong_json({"caption": "a cat", "n": 1}, rng), "b.mp4": b"", "b.txt": b"\xff"}
+        texts = {
+            "a.mp4": b"video",
+            "a.json": wrong_json({"caption": "a cat", "n": 1}, rng),
+            "b.mp4": b"",
+            "b.txt": b"\xff",
+        }
         for name, data in texts.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)

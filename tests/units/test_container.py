@@ -26,7 +26,7 @@ from inlay.container.coder import TABLES, TOTAL, SymbolDecoder, SymbolEncoder, f
 from inlay.container.mask import pack_mask, unpack_mask
 from inlay.container.q8 import pack_q8, unpack_q8
 from inlay.container.tokens import Tokens
-from inlay.errors import TokenFileError, UsageError
+from inlay.errors import OutputError, TokenFileError, UsageError
 from inlay.types import PRECISIONS, Recipe, Span, VideoInfo
 
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -337,7 +337,7 @@ class TestWriter:
         tokens = make_tokens()
         path = save(tokens, tmp_path / "a.inlay")
         before = path.read_bytes()
-        with pytest.raises(UsageError, match="force=True"):
+        with pytest.raises(UsageError, match="exists already"):
             save(tokens, path)
         tokens.values[0, 0] = math.nan
         with pytest.raises(UsageError, match="NaN"):
@@ -347,9 +347,9 @@ class TestWriter:
 
     def test_paths_are_checked_first(self, tmp_path: Path) -> None:
         tokens = make_tokens()
-        with pytest.raises(UsageError, match="does not exist"):
+        with pytest.raises(OutputError, match="does not exist"):
             save(tokens, tmp_path / "no" / "a.inlay")
-        with pytest.raises(UsageError, match="is a folder"):
+        with pytest.raises(OutputError, match="is a folder"):
             save(tokens, tmp_path)
         with (
             pytest.raises(UsageError, match="at least one chunk"),

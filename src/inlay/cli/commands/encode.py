@@ -89,7 +89,7 @@ def _checked_output(source: str, out: str | None, curve: str | None, *, force: b
     if curve is not None:
         paths.output_png("curve", curve, force=force, inputs=(source,))
         require("matplotlib", extra="plot")
-    return paths.output(target, force=force, inputs=(source,))
+    return paths.output_tokens(target, force=force, inputs=(source,))
 
 
 def encode_video(
@@ -123,7 +123,7 @@ def _part_noted(target: str, screen: Screen, *, piped: bool) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and piped and keep_part(target):
             screen.note(f"what came before the interruption is in {target}")
-        elif part_of(target).exists():
+        elif part_of(target).exists() and not isinstance(error, UsageError):
             screen.note(f"what was done is in {part_of(target)}; give --resume to go on")
         raise
 

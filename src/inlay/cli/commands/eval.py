@@ -15,6 +15,7 @@ from inlay import __version__
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen, clips_text, public_command
 from inlay.errors import MissingError, UsageError, VideoError, pick
+from inlay.files import made_folder
 
 if TYPE_CHECKING:
     from inlay.measure import MeasureConfig
@@ -61,7 +62,7 @@ def evaluate(
     Rules: full, ours, hold, linear, random, frame-skip, pixel-l1, search, search-blocks, router.
     """
     from inlay.measure import MeasureConfig
-    from inlay.research.studies.records import Store, choose_metrics, without_unreadable
+    from inlay.research.studies.records import READ_FILE, Store, choose_metrics, without_unreadable
     from inlay.research.studies.rules import RULES
     from inlay.tokenizer import pick_device
 
@@ -80,12 +81,10 @@ def evaluate(
     if reconstructions is not None and not Path(reconstructions).is_dir():
         raise UsageError(f"{reconstructions}: no such folder; give the one that holds the reconstructions")
     if report is not None:
-        if Path(report).suffix.lower() not in (".html", ".htm"):
-            raise UsageError(f"{report}: the report is a page; give a name that ends in .html")
-        paths.output(report, force=force)
+        paths.output(report, force=force, what="a report", suffixes=(".html", ".htm"))
     found = cut.open(data, screen.note, interval=interval, clips=clips)
     tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
-    with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch, made_folder(out or scratch, notes=(READ_FILE,)):
         store = Store(Path(out or scratch))
         found = without_unreadable(found, store, screen.note)
         if tokenizer is None:

@@ -170,6 +170,6 @@ def _check(
     if curve is not None:
         require("matplotlib", extra="plot")
     if film is not None and Path(film).suffix.lower() == FILM:
-        paths.output(film, force=force, inputs=inputs)
+        paths.output(film, force=force, inputs=inputs, what="a film", suffixes=(FILM,))
     elif film is not None:
         paths.output_video(film, force=force, inputs=inputs)
