@@ -122,7 +122,7 @@ def forge_field(parts: Parts, rng: random.Random) -> None:
 def forge_grid(parts: Parts, rng: random.Random) -> None:
     """Another size, whose grid fits: the promise is consistent."""
     stride = rng.choice((1, 8, 8, 8, 256))
-    rows, columns = rng.choice((1, 2, 16, 100, 4096)), rng.choice((1, 3, 16, 100, 4096))
+    rows, columns = (rng.choice((1, 2, 3, 9) if rng.random() < 0.97 else (100, 1000, 4096)) for _ in range(2))
     parts.header |= {
         "grid": [rows, columns],
         "height": rows * stride,
@@ -135,7 +135,7 @@ def forge_length(parts: Parts, rng: random.Random) -> None:
     """Another number of slots, with the frames that they make."""
     chunk, stride = rng.choice(parts.chunks), parts.header.get("time_stride")
     if type(stride) is int:
-        chunk.numbers[2] = rng.choice((1, 2, 9, 100, 1024))
+        chunk.numbers[2] = rng.choice((1, 2, 3, 9) if rng.random() < 0.99 else (100, 1024))
         chunk.numbers[3] = 1 + (chunk.numbers[2] - 1) * stride
 
 

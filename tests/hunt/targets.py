@@ -35,6 +35,7 @@ from inlay.weightfile import load_weights, save_weights
 from tests.hunt.forge import ODD, WHOLE, Parts, forged
 
 LONGEST_ERROR = 1000  # characters
+FEWER_Q8 = (1, 3, 1, 3)  # how often each of the seeds is forged: q8 takes ten times as long to read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class Outcome:
 
     refused: bool
     case: bytes
+    readings: int = 1  # how often the case was read
 
 
 Target = Callable[[random.Random, Path], Outcome]
@@ -122,25 +124,25 @@ def damaged_container(rng: random.Random, folder: Path) -> Outcome:
 
 def forged_container(rng: random.Random, folder: Path) -> Outcome:
     """A token file that lies under right checksums: an error, or tokens that are what the file says."""
-    case = forged(rng.choice(FILES)[0], rng)
+    case = forged(rng.choices(FILES, FEWER_Q8)[0][0], rng)
     problems = verify(case)
+    assert all("\n" not in problem and len(problem) <= LONGEST_ERROR for problem in problems), "a line each was due"
+    if problems and rng.random() < 0.7:  # verify reads as much as the others do, so these need not be tried each time
+        return Outcome(refused=True, case=case)
     try:
         found = container.open(case)
     except TokenFileError as error:
         assert problems, f"verify passed what cannot be opened: {error}"
-        assert all("\n" not in problem for problem in problems)
-        with contextlib.suppress(TokenFileError):
-            container.open(case, keep_going=True)
         with contextlib.suppress(TokenFileError):
             container.summary(case)
-        return Outcome(refused=refused(error), case=case)
+        return Outcome(refused=refused(error), case=case, readings=2)
     assert bool(found.values.isfinite().all()), "a value is not finite"
     with TokenReader(case) as reader:
         assert problems or found.info.frames == reader.header.frames, "verify passed another number of frames"
         assert (found.info.width, found.info.height) == (reader.header.width, reader.header.height)
     if not problems and rng.random() < 0.1:
         assert same(container.open(to_bytes(found)), as_stored(found)), "what was read cannot be written again"
-    return Outcome(refused=False, case=case)
+    return Outcome(refused=False, case=case, readings=3)
 
 
 def header_json(rng: random.Random, folder: Path) -> Outcome:
