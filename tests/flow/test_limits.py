@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forged token files with right checksums: little work for a small file, and `verify` passes what decodes as it says."""
+"""Forged token files with right checksums: a small file is little work, and what `verify` passes decodes as it says."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def json_rows(place: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UsageError(f"{place}: line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise UsageError(f"{place}: line {number} is not a JSON object")

@@ -103,7 +103,7 @@ def _caption(tar: tarfile.TarFile, info: tarfile.TarInfo) -> str | None:
         return text or None
     try:
         record: Any = json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     found = [record[k] for k in CAPTION_KEYS if isinstance(record, dict) and isinstance(record.get(k), str)]
     return found[0] if found else None
