@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -51,8 +50,8 @@ def encode_file(
             if left
             else "the video has no frames"
         )
-    settings: dict[str, Any] = {"info": first.info, "recipe": first.recipe, "force": force, "keep_part": True}
-    with closing(trail), TokenWriter(path, **settings, resume=left) as writer:
+    writer = TokenWriter(path, info=first.info, recipe=first.recipe, force=force, keep_part=True, resume=left)
+    with closing(trail), writer:
         for tokens in chain([first], chunks):
             trail.note(tokens.info.frames)
             writer.append(tokens)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from inlay.codec.whole import VideoEncoder
 from inlay.container import part_of
@@ -113,7 +113,7 @@ class Trail:
         return found
 
 
-def settings_of(encoder: VideoEncoder) -> dict[str, Any]:
+def settings_of(encoder: VideoEncoder) -> dict[str, object]:
     """All that decides the tokens besides the video, as JSON gives it back."""
     parts, budget = encoder.parts, {k: v for k, v in asdict(encoder.budget).items() if v}
     found = {
@@ -124,4 +124,5 @@ def settings_of(encoder: VideoEncoder) -> dict[str, Any]:
         "device": parts.device.type,
         "dtype": str(parts.dtype),
     }
-    return json.loads(json.dumps(found))
+    again: dict[str, object] = json.loads(json.dumps(found))
+    return again

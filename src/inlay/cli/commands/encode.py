@@ -66,9 +66,7 @@ def encode(
         encoder = VideoEncoder(tokenizer, config, budget=budget, original=None if piped else again)
         with tokenizer.watched_by(trace):
             encode_video(encoder, reader, target, screen, piped=piped, force=force, resume=resume)
-        outcome = _budget_record(encoder.report)
-        if reader.damage:
-            screen.note(reader.damage)
+        outcome = _budget_record(encoder.report) | ({"damage": reader.damage} if reader.damage else {})
     if curve is not None:
         from inlay.cli.viewing import write_curve
 
@@ -147,7 +145,7 @@ def _budget_record(report: BudgetReport | None) -> dict[str, Any]:
 
 def _budget_rows(outcome: dict[str, Any]) -> list[tuple[str, str]]:
     """What was asked for, what came of it, and what finding it cost."""
-    if not outcome:
+    if "budget" not in outcome:
         return []
     kind, asked, got = outcome["budget"], outcome["asked"], outcome["got"]
     text = f"--{kind} {asked:g}, got {got:,}" if kind == "tokens" else f"--{kind} {asked:g}, got {got:.4f}"
