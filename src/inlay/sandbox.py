@@ -61,7 +61,7 @@ def faults_of(path: str | os.PathLike[str], *, memory_mb: int = CHECK_MB, second
     except TokenFileError as error:
         return [str(error)]
     if done.returncode not in (0, TokenFileError.exit_code):
-        return [f"it could not be checked: {done.stderr.strip()}"]
+        return [f"it could not be checked (exit code {done.returncode})"]
     return [problem for file in json.loads(done.stdout)["files"] for problem in file["problems"]]
 
 

@@ -72,4 +72,5 @@ def _fits(value: object, kind: str) -> bool:
         return isinstance(value, tuple) and all(_fits(one, "float") for one in value)
     if kind == "str":
         return isinstance(value, str)
-    return type(value) in ((int,) if kind == "int" else (int, float)) and abs(value) <= MOST  # type: ignore[operator]
+    number = isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)
+    return number and abs(value) <= MOST  # type: ignore[arg-type]
