@@ -80,7 +80,7 @@ def keep_part(path: str | PathLike[str]) -> bool:
 
 
 def _written(left: Unfinished) -> Iterator[Tokens]:
-    with TokenReader(left.path, keep_going=True) as reader:
+    with TokenReader(left.path, keep_going=True, large=True) as reader:  # our own
         for number in range(len(left.entries)):
             yield reader.read(number)
 

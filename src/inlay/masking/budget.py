@@ -16,6 +16,7 @@ KINDS = {  # budget -> what it promises
     "bits": "never more than this many bits a pixel, container included",
     "psnr": "the fewest tokens that reach this PSNR",
 }
+LARGEST_TAU = 1e6  # latents are nowhere near as far apart: nothing but key slots is kept long before
 STRENGTH = 3.0  # a bucket that is full divides tau by e to this
 
 
@@ -38,7 +39,7 @@ class Budget:
                 f"{' and '.join(given)} contradict each other; a video has one budget, so give one of them",
                 about=tuple(given),
             )
-        _check("tau", self.tau, lambda v: 0 <= v < math.inf, "a distance: zero or more, and finite")
+        _check("tau", self.tau, lambda v: 0 <= v <= LARGEST_TAU, f"a distance, from 0 to {LARGEST_TAU:g}")
         _check("keep", self.keep, lambda v: 0 < v <= 1, "a share of the cells, above 0 and at most 1")
         _check("tokens", self.tokens, lambda v: v >= 1, "a number of tokens, 1 or more")
         _check("bits", self.bits, lambda v: 0 < v < math.inf, "bits a pixel, above 0 and finite")

@@ -86,13 +86,13 @@ class Store:
         try:
             self.fs.invalidate_cache()
             return self.fs.info(self.path(name))["size"]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # OUT may be a file: `prepare` says so
             return None
 
     def read_text(self, name: str) -> str | None:
         try:
             return self.fs.cat_file(self.path(name)).decode("utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write_text(self, name: str, text: str) -> None:

@@ -96,6 +96,8 @@ class VideoWriter:
                 self._container = av.open(_Pipe(), "w", format="mp4", options={"movflags": _FRAGMENTS})
             else:
                 options = {} if self.path.suffix.lower() == ".mkv" else {"movflags": "+faststart"}
+                if options and self.fps > 1000:  # an mp4 counts its length in milliseconds unless told otherwise
+                    options["movie_timescale"] = str(_FINEST_TICK)
                 kind = CONTAINERS[self.path.suffix.lower()]
                 self._container = av.open(f"file:{self._part}", "w", format=kind, options=options)
             self._open = True

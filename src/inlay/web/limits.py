@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.errors import ConfigError, TokenFileError, UsageError, VideoError
+from inlay.sandbox import faults_of
 
 if TYPE_CHECKING:
     from inlay.video.frames import Video
@@ -134,16 +135,28 @@ def _counted(
 
 
 def open_token_file(path: Path, limits: Limits) -> None:
-    """Refuse a token file that is damaged or too much for this page, before anything is decoded."""
+    """Refuse a token file that is damaged or too much for this page, before anything of it is decoded here.
+
+    The file is a stranger's, so a child reads all of it first: what passes there is sound, and takes no more here.
+    """
     from inlay.container import TokenReader
 
     limits.check_bytes(path)
     try:
         with TokenReader(path) as reader:
-            info = reader.info
+            info, cells = reader.info, sum(span.slots for span in reader.spans) * reader.header.cells
+            pixels = cells * reader.recipe.time_stride * reader.recipe.space_stride**2
     except TokenFileError as error:
         raise TokenFileError(plain_reason(error, path)) from error
     limits.check(path.name, "holds", width=info.width, height=info.height, frames=info.frames, fps=float(info.fps))
+    most = limits.max_frames * 4 * limits.side**2
+    if pixels > most:
+        raise UsageError(
+            f"{path.name} decodes to {pixels / 1e6:,.0f} million pixels ({cells:,} cells), and this page takes at most "
+            f"{most / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
+        )
+    for fault in faults_of(path):
+        raise TokenFileError(f"{path.name}: {fault.replace(str(path), path.name)}")
 
 
 def plain_reason(error: Exception, path: Path) -> str:

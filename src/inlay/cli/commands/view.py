@@ -53,6 +53,7 @@ def view(
     mode: options.Mode = "auto",
     size: options.Size = "keep",
     model: options.FilledModel,
+    large: options.Large = False,
     force: options.Force = False,
     screen: Screen,
 ) -> None:
@@ -81,8 +82,9 @@ def view(
     rows: list[tuple[str, str]] = []
     if film is not None:
         record |= _film(
-            source, film, curve, original, model, config, taus, size, screen, is_tokens=is_tokens, force=force
-        )
+            source, film, curve, original, model, config, taus, size, screen, is_tokens=is_tokens, large=large,
+            force=force,
+        )  # fmt: skip
         kept = f"{record['keep_rate']:.1%} of {record['cells']:,} cells, mode {record['mode']}"
         rows += [("film", film), ("kept", kept)]
         rows += [] if curve is None else [("curve", curve)]
@@ -95,12 +97,12 @@ def view(
 
 def _film(
     source: str, film: str, curve: str | None, original: str | None, model: options.Model, config: EncodeConfig,
-    taus: list[float], size: str, screen: Screen, *, is_tokens: bool, force: bool,
+    taus: list[float], size: str, screen: Screen, *, is_tokens: bool, large: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Decode, and of a video encode, as the film goes on; what is read is read once, and one chunk waits at a time."""
     from inlay.cli.passes import backbone_of, tokenizer_of
     from inlay.cli.viewing import write_film
-    from inlay.codec import Encoder
+    from inlay.codec import Encoder, check_file
     from inlay.container import TokenReader
     from inlay.draw.film import shots
     from inlay.video import open_video
@@ -111,7 +113,8 @@ def _film(
     fill: str | None
     with ExitStack() as stack:
         if is_tokens:
-            reader = stack.enter_context(TokenReader(source))
+            reader = stack.enter_context(TokenReader(source, large=large))
+            check_file(reader)
             originals = stack.enter_context(open_video(original, size=size)) if original else None
             recipe, frames, chunks = reader.recipe, reader.info.frames, reader
             named = None if model.backbone == options.Model.backbone else model.backbone
