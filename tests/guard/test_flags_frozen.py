@@ -47,7 +47,18 @@ FLAGS: dict[str, set[str]] = {
     | {"--mode", "--size", "--curve", "--sheet", "--original", "--large", "--force"},
     "compare": SPEECH | {"--metrics", "--size", "--device"},
     "demo": SPEECH | {"--video", "--out", "--size", "--frames", "--tau", "--fill", "--backbone", "--device", "--force"},
-    "serve": {"--host", "--port", "--max-mb", "--max-seconds", "--max-side", "--side", "--waiting", "--sessions"}
+    "serve": {
+        "--host",
+        "--port",
+        "--max-mb",
+        "--max-seconds",
+        "--max-side",
+        "--side",
+        "--waiting",
+        "--sessions",
+        "--names",
+        "--max-work",
+    }
     | {"--threads", "--fill", "--backbone", "--weights", "--device"},
     "doctor": {"--json"},
     "backbones": {"--json"},

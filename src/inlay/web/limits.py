@@ -35,9 +35,10 @@ class Limits:
     max_seconds: float = field(default=10.0, metadata={"help": "Longest video."})
     max_side: int = field(default=1920, metadata={"help": "Longest side of a video."})
     side: int = field(default=256, metadata={"help": "Short side worked at; larger videos are reduced to it."})
+    max_work: float = field(default=300.0, metadata={"help": "Most seconds spent on one request."})
 
     def __post_init__(self) -> None:
-        for name in ("max_mb", "max_seconds", "max_side", "side"):
+        for name in ("max_mb", "max_seconds", "max_side", "side", "max_work"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be above 0 and finite; got {getattr(self, name):g}", about=name)
 
@@ -48,6 +49,18 @@ class Limits:
     @property
     def max_frames(self) -> int:
         return math.ceil(self.max_seconds * MOST_RATE)
+
+    @property
+    def max_pixels(self) -> int:
+        """Of a whole clip, as it is worked on: what one visitor's memory comes to."""
+        return self.max_frames * 4 * self.side**2
+
+    def check_pixels(self, name: str, pixels: int) -> None:
+        if pixels > self.max_pixels:
+            raise UsageError(
+                f"{name} comes to {pixels / 1e6:,.0f} million pixels, all frames together, and this page takes at most "
+                f"{self.max_pixels / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
+            )
 
     def __str__(self) -> str:
         return f"up to {self.max_mb:g} MB, {self.max_seconds:g} s, {self.max_side} pixels on the longer side"
@@ -102,6 +115,7 @@ def read_clip(path: Path, limits: Limits, advance: Callable[[int, int | None], N
         size = Geometry(short_side=limits.side) if min(width, height) > limits.side else Geometry()
         with open_video(path, size=size) as reader:
             limits.check(path.name, "lasts", width=width, height=height, frames=reader.frames, fps=float(reader.fps))
+            limits.check_pixels(path.name, reader.width * reader.height * (reader.frames or 1))
             return join_videos(list(_counted(reader.chunks(), path.name, limits, reader.frames, advance)))
     except VideoError as error:
         raise VideoError(plain_reason(error, path)) from error
@@ -129,6 +143,7 @@ def _counted(
         count += len(chunk)
         if count > limits.max_frames or count / float(chunk.fps) > limits.max_seconds * 1.001 + 1:
             raise limits.too_long(name, f"has more than {count:,} frames")
+        limits.check_pixels(name, count * chunk.width * chunk.height)
         if advance is not None:
             advance(count, expected)
         yield chunk
@@ -149,12 +164,7 @@ def open_token_file(path: Path, limits: Limits) -> None:
     except TokenFileError as error:
         raise TokenFileError(plain_reason(error, path)) from error
     limits.check(path.name, "holds", width=info.width, height=info.height, frames=info.frames, fps=float(info.fps))
-    most = limits.max_frames * 4 * limits.side**2
-    if pixels > most:
-        raise UsageError(
-            f"{path.name} decodes to {pixels / 1e6:,.0f} million pixels ({cells:,} cells), and this page takes at most "
-            f"{most / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
-        )
+    limits.check_pixels(path.name, pixels)
     for fault in faults_of(path):
         raise TokenFileError(f"{path.name}: {fault.replace(str(path), path.name)}")
 

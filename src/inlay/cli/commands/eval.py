@@ -61,6 +61,7 @@ def evaluate(
 
     Rules: full, ours, hold, linear, random, frame-skip, pixel-l1, search, search-blocks, router.
     """
+    from inlay.masking import Budget
     from inlay.measure import MeasureConfig
     from inlay.research.studies.records import READ_FILE, Store, choose_metrics, without_unreadable
     from inlay.research.studies.rules import RULES
@@ -72,6 +73,9 @@ def evaluate(
         pick("rule", name, RULES)
     if not names:
         raise UsageError("--rule is empty; give names with commas between, as ours,hold")
+    Budget(tau=tau)  # refused here if it cannot be
+    if rate is not None and not 0 < rate <= 1:
+        raise UsageError(f"--rate is the share of cells kept, above 0 and at most 1; got {rate:g}")
     pick("precision", precision, dict.fromkeys(("none", *options.CHOICES["precision"])))
     model.check()
     kind = pick_device(model.device)

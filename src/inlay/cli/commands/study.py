@@ -68,6 +68,7 @@ def study(
     if not places:
         raise UsageError("a study needs videos; give --data-davis DIR, --data-bench DIR, or both")
 
+    from inlay.masking import Budget
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import ClipSpec, open_data
     from inlay.research.studies.evaluate import Bench
@@ -75,6 +76,7 @@ def study(
     from inlay.research.studies.workspace import Workspace
     from inlay.tokenizer import pick_device
 
+    Budget(tau=tau)  # refused here if it cannot be
     fill, model = model.fill, replace(model, fill=None)  # one of --lit may be named
     model.check()
     kind = pick_device(model.device)

@@ -19,6 +19,8 @@ from inlay.errors import UsageError, require
 if TYPE_CHECKING:
     from inlay.codec import EncodeConfig
     from inlay.container.tokens import Tokens
+    from inlay.types import VideoInfo
+    from inlay.video import VideoReader
     from inlay.video.frames import Video
 
 PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film that is not a video file
@@ -115,7 +117,7 @@ def _film(
         if is_tokens:
             reader = stack.enter_context(TokenReader(source, large=large))
             check_file(reader)
-            originals = stack.enter_context(open_video(original, size=size)) if original else None
+            originals = stack.enter_context(_original(original, size, reader.info)) if original else None
             recipe, frames, chunks = reader.recipe, reader.info.frames, reader
             named = None if model.backbone == options.Model.backbone else model.backbone
             tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=backbone_of(recipe, named)), screen)
@@ -131,6 +133,22 @@ def _film(
         title = Path(source).name
         record = write_film(scenes, film, curve, title=title, frames=frames, force=force, screen=screen)
         return record | {"mode": mode}
+
+
+def _original(path: str, size: str, made_from: VideoInfo) -> VideoReader:
+    """The video a token file was made from, at the size it had then."""
+    from inlay.video import open_video
+
+    video = open_video(path, size=size)
+    if (video.width, video.height) == (made_from.width, made_from.height):
+        return video
+    video.close()
+    wanted = f"{made_from.width}x{made_from.height}"
+    raise UsageError(
+        f"{path}: is {video.width}x{video.height}, and the tokens are of a video of {wanted}; give the video they were "
+        "made from, or the size",
+        about="size",
+    )
 
 
 def _sheet(
