@@ -12,6 +12,9 @@ VIDEO ?=
 OUT ?= demo
 PYTEST_ARGS ?=
 MINUTES ?= 5
+KILLS ?= 20
+FRAMES ?= 100000
+REQUESTS ?= 200
 SEED ?= 1
 RECORD ?=
 # The first interpreter that runs and is new enough; PYTHON=... on the command line overrules the search.
@@ -49,6 +52,9 @@ format: $(DEV_STAMP) ## let ruff sort imports and format the code
 
 fuzz: $(DEV_STAMP) ## hunt for files that crash, mislead or cost too much: MINUTES=5, SEED=1, RECORD=path of a JSON record
 	$(BIN)/python -m tests.hunt --minutes $(MINUTES) --seed $(SEED) $(if $(RECORD),--out "$(RECORD)")
+
+soak: $(DEV_STAMP) ## kill, stream and ask, and see that nothing is lost or grows: KILLS=20, FRAMES=100000, REQUESTS=200, SEED=1, RECORD=path
+	$(BIN)/python -m tests.hunt.soak --kills $(KILLS) --frames $(FRAMES) --requests $(REQUESTS) --seed $(SEED) $(if $(RECORD),--out "$(RECORD)")
 
 golden: $(DEV_STAMP) ## make the golden token files again (explain the difference in CHANGELOG.md)
 	INLAY_REGENERATE=1 $(BIN)/python tests/assets/regenerate.py

@@ -103,11 +103,11 @@ def test_an_event_cannot_name_a_file_that_was_not_uploaded(address: str, secret:
         assert SECRET not in body and '"success": true' not in body.replace('"success":true', '"success": true')
 
 
-def listen(address: str, session: str) -> str:
+def listen(address: str, session: str, seconds: float = 20) -> str:
     """What the queue says until it is done."""
-    text, end = "", time.monotonic() + 20
+    text, end = "", time.monotonic() + seconds
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{address}gradio_api/queue/data?session_hash={session}", timeout=20) as answer:
+    with opener.open(f"{address}gradio_api/queue/data?session_hash={session}", timeout=seconds) as answer:
         while "process_completed" not in text and time.monotonic() < end:
             line = answer.readline().decode("utf-8", "replace")
             if not line:
