@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inlay.video.frames import Video
 
 MB = 1 << 20
+CHUNK_FRAMES = 128  # of a chunk of a token file, which is decoded at once
 MOST_RATE = 60  # frames a second; a clip of many more is as dear as a long one
 SIGNATURES: tuple[tuple[int, bytes], ...] = (  # (offset, bytes): files that hold their pictures themselves
     (4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"wide"), (4, b"free"), (4, b"skip"),  # mp4, mov
@@ -144,17 +145,21 @@ def open_token_file(path: Path, limits: Limits) -> None:
     limits.check_bytes(path)
     try:
         with TokenReader(path) as reader:
-            info, cells = reader.info, sum(span.slots for span in reader.spans) * reader.header.cells
-            pixels = cells * reader.recipe.time_stride * reader.recipe.space_stride**2
+            info, slots = reader.info, [span.slots for span in reader.spans]
+            pixels_of_slot = reader.header.cells * reader.recipe.time_stride * reader.recipe.space_stride**2
     except TokenFileError as error:
         raise TokenFileError(plain_reason(error, path)) from error
     limits.check(path.name, "holds", width=info.width, height=info.height, frames=info.frames, fps=float(info.fps))
-    most = limits.max_frames * 4 * limits.side**2
-    if pixels > most:
-        raise UsageError(
-            f"{path.name} decodes to {pixels / 1e6:,.0f} million pixels ({cells:,} cells), and this page takes at most "
-            f"{most / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
-        )
+    frame = 4 * limits.side**2  # pixels: of a wide one
+    for what, pixels, most in (
+        ("", sum(slots) * pixels_of_slot, limits.max_frames * frame),
+        (" at once", max(slots) * pixels_of_slot, CHUNK_FRAMES * frame),
+    ):
+        if pixels > most:
+            raise UsageError(
+                f"{path.name} decodes to {pixels / 1e6:,.0f} million pixels{what}, and this page takes at most "
+                f"{most / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
+            )
     for fault in faults_of(path):
         raise TokenFileError(f"{path.name}: {fault.replace(str(path), path.name)}")
 
