@@ -57,7 +57,7 @@ class Hunt:
     peak_mb: float = 0.0
 
     def __post_init__(self) -> None:
-        self._least = _resident_mb()
+        self._least, self._commit = _resident_mb(), commit()  # of the code that runs, whatever is committed meanwhile
 
     def run(self, *, seconds: float, cases: int | None = None) -> None:
         """In turns that depend on the seed alone, until the time or the cases are over."""
@@ -102,7 +102,7 @@ class Hunt:
         }
         return {
             "command": command,
-            "commit": commit(),
+            "commit": self._commit,
             "seed": self.seed,
             "seconds": round(seconds, 1),
             "cases": sum(count.cases for count in self.counts.values()),
