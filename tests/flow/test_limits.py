@@ -78,11 +78,12 @@ BOMBS = {
     "empty chunks": lambda: promise(1024, 1024, 16, 0, 16, NONE, b"", chunks=60),
     "waves without cells": lambda: promise(1, 1, 1024, 1, 16, NONE + bytes(8), section(16, 2), chunks=20),
     "one channel": lambda: promise(4000, 4000, 1, 16_000_000, 1, FULL, section(1, 1000)),
+    "one huge picture": lambda: promise(1800, 1800, 1, 1, 16, NONE + bytes(8), section(16, 100)),
     "many channels": lambda: promise(256, 256, 1, 1 << 16, 4096, FULL, section(4096, 6000)),
     # within the limit: all the work that so small a file may ask for
     "numbers that may be": lambda: promise(280, 280, 1, 78_400, 16, FULL, section(16, 400)),
-    "cells that may be": lambda: promise(1800, 1800, 1, 1, 16, NONE + bytes(8), section(16, 100)),
-    "empty chunks that may be": lambda: promise(1024, 1024, 16, 0, 16, NONE, b"", chunks=2),
+    "cells that may be": lambda: promise(512, 512, 1, 1, 16, NONE + bytes(8), section(16, 100)),
+    "empty chunks that may be": lambda: promise(512, 512, 1, 0, 16, NONE, b"", chunks=70),
 }
 
 
@@ -93,7 +94,7 @@ def test_a_small_file_is_little_work(name: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE, path], capture_output=True, text=True, check=True)
     megabytes, seconds, ended = done.stdout.split(maxsplit=2)
     assert float(megabytes) < MOST_MB and float(seconds) < MOST_SECONDS, done.stdout
-    assert name.endswith("that may be") or "allow it" in ended or "allows" in ended, ended
+    assert name.endswith("that may be") == ("allow" not in ended), ended
 
 
 def test_the_work_is_counted_before_anything_is_read_and_a_word_allows_it(
@@ -201,6 +202,7 @@ FORGERIES: dict[str, tuple[Callable[[Parts], None], str]] = {
     "pixels a cell": (header(space_stride=4, grid=[6, 8]), "mini-untrained has 8 pixels a cell"),
     "frames a slot": (header(time_stride=8), "slots"),
     "channels": (header(channels=8), "mini-untrained has 16 channels"),
+    "no state": (header(backbone="wan-2.1"), "wan-2.1 cannot carry state between chunks"),
     "first chunk": (number(0, FLAGS, 2), "chunk 1 goes on from a chunk before it"),
     "more frames": (number(1, FRAMES, 9), "9 frames in 2 slots"),
     "fewer frames": (number(0, FRAMES, 29), "29 frames"),

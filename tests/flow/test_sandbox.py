@@ -14,14 +14,12 @@ import torch
 
 from inlay import sandbox
 from inlay.cli.main import main
-from inlay.container import to_bytes
-from inlay.errors import TokenFileError
+from inlay.errors import TokenFileError, UsageError
 from inlay.video import read_video, write_video
 from inlay.web.limits import Limits, open_token_file
 from tests.conftest import moving_square
 from tests.flow.test_limits import FULL, promise, section
 from tests.hunt.forge import Parts
-from tests.hunt.targets import SEEDS
 
 MUCH = promise(840, 840, 1, 705_600, 16, FULL, section(16, 16_500))  # 66 KB that want 250 MB
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
@@ -124,14 +122,10 @@ class TestPage:
             open_token_file(tokens, Limits())
         assert str(tokens.parent) not in str(caught.value)
 
-    def test_cells_are_counted_not_frames(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("slots", "chunks", "words"), [(4, 1, "pixels at once"), (1, 12, "million pixels, and")])
+    def test_cells_are_counted_not_frames(self, slots: int, chunks: int, words: str, tmp_path: Path) -> None:
         """Few frames of many cells are as dear as many frames."""
-        parts = Parts.of(to_bytes(SEEDS[0]))
-        parts.header |= {"grid": [240, 240], "height": 1920, "width": 1920}
-        for chunk in parts.chunks:
-            chunk.numbers[2:4], chunk.numbers[4] = [12, 45], 0
-            chunk.body, chunk.numbers[6] = chunk.body[: chunk.numbers[5]], 0
         path = tmp_path / "wide.inlay"
-        path.write_bytes(parts.pack())
-        with pytest.raises(Exception, match="million pixels"):
+        path.write_bytes(promise(240, 240, slots, 0, 16, bytes(2), b"", chunks=chunks))
+        with pytest.raises(UsageError, match=words):
             open_token_file(path, Limits())

@@ -23,9 +23,9 @@ def quiet() -> None:
 
 def test_a_short_hunt_finds_nothing(tmp_path: Path) -> None:
     hunt = Hunt(seed=2026, folder=tmp_path)
-    hunt.run(seconds=120, cases=1500)
+    hunt.run(seconds=120, cases=3000)
     record = hunt.record("test", 1.0)
-    assert record["findings"] == [] and record["cases"] == 1500
+    assert record["findings"] == [] and record["cases"] == 3000
     for name, count in hunt.counts.items():
         assert count.cases == count.refused + count.read > 0, name
     assert hunt.counts["forged"].read and hunt.counts["forged"].refused

@@ -12,6 +12,8 @@ from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError
 from inlay.types import Recipe
 
+_STATELESS = "{} cannot carry state between chunks, and these tokens ask for it"
+
 
 def verify(path: Source, *, large: bool = False) -> list[str]:
     """Every fault of a token file; what has none decodes to exactly the frames it promises."""
@@ -36,7 +38,10 @@ def table_faults(recipe: Recipe, channels: int) -> list[str]:
     if entry is None:
         return []
     time_stride, space_stride, _ = entry.strides
-    return _differences(recipe, channels, (entry.channels, time_stride, space_stride))
+    faults = _differences(recipe, channels, (entry.channels, time_stride, space_stride))
+    if recipe.streaming == "stateful" and not entry.stateful:
+        faults.append(_STATELESS.format(recipe.backbone))
+    return faults
 
 
 def check_tokens(tokens: Tokens, spec: BackboneSpec) -> None:
@@ -44,7 +49,7 @@ def check_tokens(tokens: Tokens, spec: BackboneSpec) -> None:
     recipe, slots, frames = tokens.recipe, len(tokens.mask), tokens.info.frames
     faults = _differences(recipe, tokens.channels, (spec.channels, spec.time_stride, spec.space_stride))
     if mode_of(recipe) == "stateful" and not spec.stateful:
-        faults.append(f"{spec.name} cannot carry state between chunks, and these tokens ask for it")
+        faults.append(_STATELESS.format(spec.name))
     made = slots * spec.time_stride if continues(tokens) else spec.frames(slots)
     if made < frames:
         faults.append(f"a chunk of {slots} slots makes {made} frames, and it promises {frames}")

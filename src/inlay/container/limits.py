@@ -11,6 +11,8 @@ from inlay.errors import TokenFileError
 
 FREE_WORK = 1 << 22  # what the smallest file may ask for: about a second, and 150 MB
 WORK_PER_BYTE = 512  # and what each of its bytes adds
+FREE_CELLS = 1 << 18  # that one chunk of the smallest file may have, for a network holds a chunk in memory at once
+CELLS_PER_BYTE = 16  # and what each byte of the file adds
 EMPTY_CELLS = 8  # cells of a chunk without tokens that count as one
 WAVE_WORK = 256  # of a wave of the mask, however few cells it has
 VALUE_WAVE_WORK = 512  # of a wave of q8 numbers
@@ -29,6 +31,13 @@ def work(part: Entry | ChunkHead, header: FileHeader) -> int:
 
 def check_work(header: FileHeader, entries: Sequence[Entry], size: int) -> None:
     """Refuse a file that asks for more than its size justifies."""
+    largest, may = max(entry.slots for entry in entries) * header.cells, FREE_CELLS + CELLS_PER_BYTE * size
+    if largest > may:
+        raise TokenFileError(
+            f"has a chunk of {largest:,} cells, and a file of {size:,} bytes may have chunks of {may:,}; if you know "
+            "where it comes from, allow it",
+            about="large",
+        )
     asked, most = sum(work(entry, header) for entry in entries), FREE_WORK + WORK_PER_BYTE * size
     if asked > most:
         frames = sum(entry.frames for entry in entries)

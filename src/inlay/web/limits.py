@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inlay.video.frames import Video
 
 MB = 1 << 20
+CHUNK_FRAMES = 128  # of a chunk of a token file, which is decoded at once
 MOST_RATE = 60  # frames a second; a clip of many more is as dear as a long one
 SIGNATURES: tuple[tuple[int, bytes], ...] = (  # (offset, bytes): files that hold their pictures themselves
     (4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"wide"), (4, b"free"), (4, b"skip"),  # mp4, mov
@@ -50,16 +51,13 @@ class Limits:
     def max_frames(self) -> int:
         return math.ceil(self.max_seconds * MOST_RATE)
 
-    @property
-    def max_pixels(self) -> int:
-        """Of a whole clip, as it is worked on: what one visitor's memory comes to."""
-        return self.max_frames * 4 * self.side**2
-
-    def check_pixels(self, name: str, pixels: int) -> None:
-        if pixels > self.max_pixels:
+    def check_pixels(self, name: str, pixels: int, *, at_once: int | None = None) -> None:
+        """Of a whole clip, as it is worked on, or of `at_once` frames: what one visitor's memory comes to."""
+        most, what = (at_once or self.max_frames) * 4 * self.side**2, " at once" if at_once else ""
+        if pixels > most:
             raise UsageError(
-                f"{name} comes to {pixels / 1e6:,.0f} million pixels, all frames together, and this page takes at most "
-                f"{self.max_pixels / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
+                f"{name} comes to {pixels / 1e6:,.0f} million pixels{what}, and this page takes at most "
+                f"{most / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
             )
 
     def __str__(self) -> str:
@@ -159,12 +157,13 @@ def open_token_file(path: Path, limits: Limits) -> None:
     limits.check_bytes(path)
     try:
         with TokenReader(path) as reader:
-            info, cells = reader.info, sum(span.slots for span in reader.spans) * reader.header.cells
-            pixels = cells * reader.recipe.time_stride * reader.recipe.space_stride**2
+            info, slots = reader.info, [span.slots for span in reader.spans]
+            pixels_of_slot = reader.header.cells * reader.recipe.time_stride * reader.recipe.space_stride**2
     except TokenFileError as error:
         raise TokenFileError(plain_reason(error, path)) from error
     limits.check(path.name, "holds", width=info.width, height=info.height, frames=info.frames, fps=float(info.fps))
-    limits.check_pixels(path.name, pixels)
+    limits.check_pixels(path.name, sum(slots) * pixels_of_slot)
+    limits.check_pixels(path.name, max(slots) * pixels_of_slot, at_once=CHUNK_FRAMES)
     for fault in faults_of(path):
         raise TokenFileError(f"{path.name}: {fault.replace(str(path), path.name)}")
 
