@@ -11,12 +11,18 @@ NEEDS := pyproject.toml constraints.txt
 VIDEO ?=
 OUT ?= demo
 PYTEST_ARGS ?=
+MINUTES ?= 5
+KILLS ?= 20
+FRAMES ?= 100000
+REQUESTS ?= 200
+SEED ?= 1
+RECORD ?=
 # The first interpreter that runs and is new enough; PYTHON=... on the command line overrules the search.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo test test-all lint check docs format golden clean
+.PHONY: help demo test test-all lint check docs format golden fuzz soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +49,12 @@ docs: $(DEV_STAMP) ## build the documentation into build/site; a warning is an e
 format: $(DEV_STAMP) ## let ruff sort imports and format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: $(DEV_STAMP) ## hunt for files that crash, mislead or cost too much: MINUTES=5, SEED=1, RECORD=path of a JSON record
+	$(BIN)/python -m tests.hunt --minutes $(MINUTES) --seed $(SEED) $(if $(RECORD),--out "$(RECORD)")
+
+soak: $(DEV_STAMP) ## kill, stream and ask, and see that nothing is lost or grows: KILLS=20, FRAMES=100000, REQUESTS=200, SEED=1, RECORD=path
+	$(BIN)/python -m tests.hunt.soak --kills $(KILLS) --frames $(FRAMES) --requests $(REQUESTS) --seed $(SEED) $(if $(RECORD),--out "$(RECORD)")
 
 golden: $(DEV_STAMP) ## make the golden token files again (explain the difference in CHANGELOG.md)
 	INLAY_REGENERATE=1 $(BIN)/python tests/assets/regenerate.py

@@ -19,6 +19,7 @@ PAGES = {  # page of the site -> the file it is made from
     "format.md": "src/inlay/container/FORMAT.md",
     "model-card.md": "src/inlay/weights/MODEL_CARD.md",
     "changelog.md": "CHANGELOG.md",
+    "security.md": "SECURITY.md",
     "contributing.md": "CONTRIBUTING.md",
 }
 STANDS_FOR = {"README.md": "index.md", **{source: page for page, source in PAGES.items()}}

@@ -11,6 +11,23 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+OUT_OF_MEMORY = 137  # 128 + SIGKILL, as when the system ends it
+PIPE_CLOSED = 141  # 128 + SIGPIPE
+EXIT_CODES = {  # what a command ends with; docs/app.md has the same table
+    0: "done",
+    1: "something unexpected, a defect of ours",
+    2: "a wrong request: flags, names, settings, an output that is there already or has the wrong kind of name",
+    3: "a video that cannot be read",
+    4: "a token file that is damaged, inconsistent, or asks for too much",
+    5: "weights or an optional package that are not here",
+    6: "a result that cannot be written: no such folder, a full disk, a device or a link in its place",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+    OUT_OF_MEMORY: "memory ran out",
+    PIPE_CLOSED: "whoever read the output has gone",
+    143: "terminated (SIGTERM)",
+}
+
 
 class InlayError(Exception):
     """An error the user can act on: what is wrong, what was found, what to do.
@@ -62,6 +79,12 @@ class MissingError(InlayError):
     """Weights or an optional package that are not here."""
 
     exit_code = 5
+
+
+class OutputError(InlayError):
+    """A result that cannot be written: a device or a link in its place, its folder is missing, the disk is full."""
+
+    exit_code = 6
 
 
 class Terminated(KeyboardInterrupt):

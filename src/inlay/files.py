@@ -1,15 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write files whole or not at all: under a name beside the final one, then renamed."""
+"""Write files whole or not at all: under a name beside the final one, then renamed; and only where a file may stand."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+from inlay.errors import OutputError, UsageError
 
 PART = ".part"  # how the names of unfinished files end; what a killed process left is found by it
+KINDS = {  # what may stand where a file was expected -> what people call it
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def kind_of(path: Path) -> str | None:
+    """What stands at a path, links followed, if it is not a regular file; None for a file, and where nothing stands.
+
+    >>> kind_of(Path("/"))
+    'a folder'
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+    return None if stat.S_ISREG(mode) else KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def check_output(
+    path: str | os.PathLike[str], *, what: str = "a file", suffixes: tuple[str, ...] = (), force: bool = False
+) -> Path:
+    """The path of a result, or the reason why none can be written there; asked before any work is done.
+
+    Args:
+        what: the result, as errors call it.
+        suffixes: how its name may end, in small letters; any by default.
+        force: replace a file that is there. Nothing else is ever replaced.
+    """
+    final = Path(path)
+    if not os.fspath(path) or final.is_dir():
+        raise OutputError(f"{os.fspath(path) or 'the output'}: is a folder; give the name of a file")
+    if suffixes and final.suffix.lower() not in suffixes:
+        found = f"got {final.suffix!r}" if final.suffix else "it has none"
+        raise UsageError(f"{final}: the name of {what} ends in {', '.join(suffixes)}; {found}")
+    if not final.parent.is_dir():
+        raise OutputError(f"{final}: the folder {final.parent} does not exist; make it first")
+    if (kind := kind_of(final)) is not None:
+        raise OutputError(f"{final}: is {kind}, and only files are written; give another name")
+    if final.is_symlink() and not final.exists():
+        raise OutputError(f"{final}: is a link to nothing; remove it, or give another name")
+    if final.exists() and not force:
+        raise UsageError(f"{final}: exists already; overwrite it, or give another name", about="force")
+    if not os.access(final.parent, os.W_OK | os.X_OK):
+        raise OutputError(f"{final}: the folder {final.parent} may not be written; check its permissions")
+    return final
+
+
+def check_part(path: Path) -> None:
+    """Of an unfinished file whose name others can know: nothing is written through a link, nor into a device."""
+    kind = "a link" if path.is_symlink() else kind_of(path)
+    if kind is not None:
+        raise OutputError(f"{path}: is {kind}, and unfinished results go there; remove it")
+
+
+def open_part(path: Path, mode: str = "wb") -> BinaryIO:
+    """Open an unfinished file that `check_part` passes; nobody can put a link there in between."""
+    check_part(path)
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+    with writing(path):
+        return open(path, mode, opener=opener)  # type: ignore[return-value]
 
 
 def part_beside(path: str | os.PathLike[str]) -> Path:
@@ -19,21 +90,33 @@ def part_beside(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say of a failed write what could not be written, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
 def atomic(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Give a place to write to; it becomes `path` when the block ends well, and nothing stays if it does not.
 
     Args:
-        path: the final name, in a folder that exists; what stands there is replaced.
+        path: the final name, in a folder that exists; a file that stands there is replaced.
         durable: bring bytes and name to the disk, so that they survive a power cut as well as a kill.
     """
     final, part = Path(path), part_beside(path)
     try:
-        yield part
-        if durable:
-            _to_disk(part)
-        part.replace(final)
-        if durable:
-            _to_disk(final.parent)
+        with writing(final):
+            yield part
+            if durable:
+                _to_disk(part)
+            if (kind := kind_of(final)) is not None:
+                raise OutputError(f"{final}: is {kind}, and only files are written; give another name")
+            part.replace(final)
+            if durable:
+                _to_disk(final.parent)
     finally:
         part.unlink(missing_ok=True)
 
@@ -42,6 +125,31 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, durable: bool = F
     """Write a file whole or not at all."""
     with atomic(path, durable=durable) as part:
         part.write_bytes(data)
+
+
+@contextmanager
+def made_folder(path: str | os.PathLike[str], *, notes: tuple[str, ...] = ()) -> Iterator[Path]:
+    """A folder for results, made if need be; one made here goes again if the block fails and leaves no result in it.
+
+    Args:
+        notes: files in it that are no results.
+    """
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is {kind_of(folder) or 'a file'}; give the name of a folder")
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    except BaseException:
+        if new and {place.name for place in folder.glob("*")} <= set(notes):
+            for name in notes:
+                (folder / name).unlink(missing_ok=True)
+        for place in new:
+            with suppress(OSError):  # something is in it
+                place.rmdir()
+        raise
 
 
 def _to_disk(path: Path) -> None:

@@ -62,8 +62,11 @@ def load_weights(path: Path) -> Weights:
         with safe_open(path, framework="pt") as file:
             raw = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
             meta = json.loads((file.metadata() or {}).get("inlay", "{}"))
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UsageError(f"{path} is not a readable safetensors file ({error}); fetch or copy it again") from error
+        if not isinstance(meta, dict):
+            raise ValueError(f"its description is {type(meta).__name__}, not a JSON object")
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        why = " ".join(str(error)[:200].split())
+        raise UsageError(f"{path} is not a readable safetensors file ({why}); fetch or copy it again") from error
     names = [name for name in raw if not name.endswith((SCALE, LOW))]
     try:
         tensors = {name: _restored(name, raw) for name in names}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.error
 import urllib.parse
@@ -16,9 +17,12 @@ import pytest
 SECRET = "inlay-secret-7f3a"
 
 
-def ask(address: str, path: str, data: bytes | None = None, kind: str = "application/json") -> tuple[int, str]:
+def ask(
+    address: str, path: str, data: bytes | None = None, kind: str = "application/json", host: str | None = None
+) -> tuple[int, str]:
     """(status, body), with the path sent exactly as written."""
-    request = urllib.request.Request(address.rstrip("/") + path, data=data, headers={"Content-Type": kind})
+    headers = {"Content-Type": kind} | ({} if host is None else {"Host": host})
+    request = urllib.request.Request(address.rstrip("/") + path, data=data, headers=headers)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=20) as answer:
@@ -75,8 +79,9 @@ def test_hostile_names_stay_in_the_folder(address: str, name: str) -> None:
     status, body = upload(address, name, b"x")
     if status == 200:
         root = Path(json.loads(upload(address, "plain.mp4", b"y")[1])[0]).parent.parent
-        place = Path(json.loads(body)[0])
-        assert place.resolve().is_relative_to(root) and place.is_file()
+        place = json.loads(body)[0]
+        assert Path(os.path.normpath(place)).is_relative_to(root)
+        assert ask(address, f"/gradio_api/file={urllib.parse.quote(place)}") == (200, "x")
 
 
 def test_an_upload_over_the_limit_is_cut_off(address: str) -> None:
@@ -98,17 +103,67 @@ def test_an_event_cannot_name_a_file_that_was_not_uploaded(address: str, secret:
         assert SECRET not in body and '"success": true' not in body.replace('"success":true', '"success": true')
 
 
-def listen(address: str, session: str) -> str:
+def listen(address: str, session: str, seconds: float = 20) -> str:
     """What the queue says until it is done."""
-    text, end = "", time.monotonic() + 20
+    text, end = "", time.monotonic() + seconds
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{address}gradio_api/queue/data?session_hash={session}", timeout=20) as answer:
+    with opener.open(f"{address}gradio_api/queue/data?session_hash={session}", timeout=seconds) as answer:
         while "process_completed" not in text and time.monotonic() < end:
             line = answer.readline().decode("utf-8", "replace")
             if not line:
                 break
             text += line
     return text
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7860", "localhost.evil.example", "", "127.0.0.2", "[::2]"]
+)
+def test_a_foreign_name_that_leads_here_is_not_served(address: str, host: str) -> None:
+    for path in ("/", "/config", "/gradio_api/upload", "/gradio_api/queue/data?session_hash=x"):
+        status, body = ask(address, path, host=host)
+        assert status == 421 and "components" not in body and "--names" in body
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:9", "[::1]:7860"])
+def test_its_own_names_are_served(address: str, host: str) -> None:
+    assert ask(address, "/config", host=host)[0] == 200
+
+
+def test_answers_tell_nothing_of_the_server(address: str) -> None:
+    """Neither where files lie, nor what went wrong inside."""
+    config = json.loads(ask(address, "/config")[1])
+    calls = {d["id"]: d for d in config["dependencies"]}
+    status, sent = upload(address, "words.mp4", b"no video at all" * 99)
+    assert status == 200
+    file = {"path": json.loads(sent)[0], "meta": {"_type": "gradio.FileData"}, "orig_name": "words.mp4"}
+    answers = [sent, json.dumps(config), ask(address, "/")[1]]
+    for number, call in calls.items():
+        for data in (
+            [],
+            [None] * len(call["inputs"]),
+            [file, "hold"],
+            ["x" * 9000] * 9,
+            [{"a": 1}, [], 1e400],
+            "x",
+            None,
+        ):
+            session = uuid.uuid4().hex
+            event = {"data": data, "fn_index": number, "session_hash": session, "trigger_id": None}
+            status, body = ask(address, "/gradio_api/queue/join", json.dumps(event).encode())
+            answers.append(body)
+            if status == 200 and isinstance(data, list):
+                answers.append(listen(address, session))
+    for body in (b"", b"{", b"[" * 100_000, b"\xff\xfe", b'{"data": ' + b"9" * 5000 + b"}"):
+        for path in ("/gradio_api/queue/join", "/gradio_api/run/predict", "/gradio_api/upload", "/gradio_api/api/x"):
+            answers.append(ask(address, path, body)[1])
+    answers += [
+        ask(address, path)[1] for path in ("/gradio_api/file=/", "/gradio_api/x", "/%00", "/..", "/static/%2e%2e")
+    ]
+    assert any("not a video this page can read" in answer for answer in answers), "the event did reach our code"
+    for answer in answers:
+        for word in ("inlay-serve-", "site-packages", "Traceback", "pytest-of-", str(Path.home()) + "/"):
+            assert word not in answer, answer[:2000]
 
 
 def test_nothing_is_offered_to_programs_and_no_one_is_told(address: str) -> None:

@@ -83,3 +83,17 @@ def test_unknown_name_and_missing_weights(tmp_path: Path) -> None:
 
 def test_the_table_knows_the_size_of_what_ships() -> None:
     assert load_backbone("mini").spec.parameters / 1e6 == pytest.approx(BACKBONES["mini"].million, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-untrained"])
+def test_the_table_tells_the_truth_of_what_ships(name: str) -> None:
+    """Files are held against the table before a network is loaded."""
+    entry, spec = BACKBONES[name], load_backbone(name).spec
+    assert (spec.time_stride, spec.space_stride, spec.space_stride) == entry.strides
+    assert (spec.channels, spec.stateful) == (entry.channels, entry.stateful)
+
+
+def test_the_table_says_which_backbones_carry_state() -> None:
+    carrying = {name for name, entry in BACKBONES.items() if entry.stateful}
+    assert carrying == {"mini", "mini-untrained", "cosmos-cv4x8x8-360p", "cosmos-0.1-cv4x8x8"}
+    assert Cosmos(tiny_cosmos()).spec.stateful and not Omni(tiny_omni()).spec.stateful

@@ -22,7 +22,7 @@ import typer
 
 from inlay.backbones import WEIGHTS, Mini, load_backbone, load_mini
 from inlay.cli.main import main
-from inlay.codec import EncodeConfig, Encoder, VideoEncoder
+from inlay.codec import EncodeConfig, Encoder, VideoEncoder, encode_file
 from inlay.container import TokenWriter, part_of
 from inlay.container.tokens import Tokens
 from inlay.container.writer import to_bytes
@@ -30,7 +30,7 @@ from inlay.masking import Budget, Profile
 from inlay.scale import job
 from inlay.scale.worker import Worker
 from inlay.tokenizer import Tokenizer
-from inlay.video import read_video, write_video
+from inlay.video import read_video, synthetic, write_video
 from inlay.video.frames import Video
 from inlay.web.limits import Limits
 from inlay.web.session import Session
@@ -365,25 +365,27 @@ def test_a_file_a_video_and_an_array_are_one_source(
         assert to_bytes(tokens) == wanted
 
 
-def test_resumed_is_as_never_interrupted(clips: Path, models: dict[str, str], tmp_path: Path) -> None:
+def test_resumed_is_as_never_interrupted(
+    clips: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = replace(DEFAULT, config=EncodeConfig(chunk_frames=9, key_seconds=1))
     wanted = by_command(case, clips / "cut.mp4", models, tmp_path)
-    out = tmp_path / "command.inlay"
-    part_of(out).write_bytes(wanted[: 2 * len(wanted) // 3])
-    out.unlink()
-    words = [
-        "encode",
-        clips / "cut.mp4",
-        out,
-        "--backbone",
-        models["own"],
-        "--device",
-        "cpu",
-        *case.flags,
-        "--resume",
-        "-q",
-    ]
-    assert main([str(word) for word in words]) == 0
+    out, append, written = tmp_path / "other.inlay", TokenWriter.append, 0
+
+    def torn(self: TokenWriter, tokens: Tokens) -> None:
+        nonlocal written
+        written += 1
+        append(self, tokens)
+        if written == 5:
+            raise KeyboardInterrupt
+
+    model = ["--backbone", models["own"], "--device", "cpu"]
+    words = [str(word) for word in ("encode", clips / "cut.mp4", out, *model, *case.flags, "-q")]
+    with monkeypatch.context() as patch:
+        patch.setattr(TokenWriter, "append", torn)
+        assert main(words) == 130
+    part_of(out).write_bytes(part_of(out).read_bytes()[:-50])  # as a kill leaves it, without its index
+    assert main([*words, "--resume"]) == 0
     assert out.read_bytes() == wanted
 
 
@@ -401,5 +403,29 @@ def test_threads_decide_no_bit() -> None:
                 with torch.inference_mode():
                     found.append(mini.encode(x))
             assert all(torch.equal(found[0], z) for z in found[1:]), f"{width}x{height}"
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "size", [(64, 96), *(pytest.param(s, marks=pytest.mark.slow) for s in ((90, 122), (136, 136), (144, 256)))], ids=str
+)
+def test_threads_decide_no_byte(size: tuple[int, int], tmp_path: Path) -> None:
+    """Of a whole token file; a PSNR is reached by decoding, so that LIT's sums decide as well."""
+    if not (WEIGHTS / "mini.safetensors").is_file():
+        pytest.skip("the untrained network is too small for its sums to be shared out, and this copy has no other")
+    video, before = synthetic.demo_clip(21, *size), torch.get_num_threads()
+    tokenizer = Tokenizer.from_pretrained("mini", fill="lit", device="cpu")
+    budgets = [Budget(), Budget(keep=0.3), Budget(bits=0.1, bucket_seconds=0.5)]
+    budgets += [Budget(psnr=23)] if size == (64, 96) else []
+    try:
+        for budget in budgets:
+            found = []
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                encoder = VideoEncoder(tokenizer, budget=budget, original=lambda: [video])
+                encode_file(encoder, [video], tmp_path / "x.inlay", force=True)
+                found.append((tmp_path / "x.inlay").read_bytes())
+            assert found[0] == found[1] == found[2], budget
     finally:
         torch.set_num_threads(before)

@@ -240,7 +240,7 @@ REFUSED = [
     (["encode", "."], 3, "is a folder"),
     (["encode", "text.mp4", "out.inlay"], 3, "text.mp4"),
     (["encode", "empty.mp4", "out.inlay"], 3, "empty"),
-    (["encode", "clip.mp4", "no/such/out.inlay"], 2, "does not exist"),
+    (["encode", "clip.mp4", "no/such/out.inlay"], 6, "does not exist"),
     (["encode", "clip.mp4", "-"], 2, "cannot be a stream"),
     (["encode", "-"], 2, "needs the name of an output"),
     (["encode", "clip.mp4", "clip.mp4", "--force"], 2, "also the input"),
@@ -390,7 +390,7 @@ def test_trouble_half_way_leaves_a_sound_part(run, clip: str, tmp_path: Path, mo
     else:
         assert code == 1
         assert "--debug" in message
-    assert listing(tmp_path) == {"x.inlay.part"}
+    assert listing(tmp_path) == {"x.inlay.part", "x.inlay.part.source"}
     assert run("verify", tmp_path / "x.inlay.part")[0] == 0
 
 

@@ -387,6 +387,31 @@ def test_a_stream_holds_its_rate(tiny_tokenizer: Tokenizer, budget: Budget, tmp_
     assert same(again, tokens), "another video begins with a fresh bucket"
 
 
+@pytest.mark.parametrize("mode", ["stateful", "dual-cache", "clips"])
+@pytest.mark.parametrize("budget", [Budget(keep=0.3, bucket_seconds=2), Budget(bits=0.2, bucket_seconds=2)])
+def test_a_stream_longer_than_its_bucket_never_ends_above_its_rate(
+    tiny_tokenizer: Tokenizer, budget: Budget, mode: str
+) -> None:
+    """Wherever it ends: everything moves, and a key chunk comes every four seconds."""
+    video = moving_square(330, 48, 48, speed=5, seed=3)
+    noisy = video.frames.float() + 40 * torch.randn(video.frames.shape, generator=torch.Generator().manual_seed(0))
+    video = Video(frames=noisy.clamp(0, 255).to(torch.uint8), fps=video.fps)
+    config = EncodeConfig(mode=mode, chunk_frames=9 if mode != "clips" else 33, key_seconds=4.0, cuts=False)
+    encoder = Encoder(tiny_tokenizer, config, budget=budget)
+    seen, above = 0, []
+    for piece in (video[i : i + 3] for i in range(0, 330, 3)):
+        for tokens in encoder.push(piece):
+            seen += tokens.info.frames
+            assert encoder.bucket is not None
+            above.append((seen / float(video.fps), encoder.bucket.overshoot))
+    encoder.flush()
+    assert encoder.bucket is not None
+    late = [(second, over) for second, over in above if second >= 2.5 and over > 1e-9]
+    assert not late, "(second, share above the rate)"
+    assert -0.25 < encoder.bucket.overshoot <= 1e-9, "what is left is the reserve"
+    assert encoder.bucket.ahead_until <= 2.5
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 

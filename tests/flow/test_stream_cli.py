@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -313,16 +314,15 @@ def test_interrupting_a_live_stream_ends_it(run, made: Path, tmp_path: Path, mon
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Parts, "saw_tokens", interrupted)
-    camera = tmp_path / "camera"
-    os.mkfifo(camera)
     write_video(moving_square(60, 24, 32), tmp_path / "clip.mkv")
-    feeder = subprocess.Popen(["cp", str(tmp_path / "clip.mkv"), str(camera)])
-    code, _, err = run("encode", camera, tmp_path / "x.inlay", "--tau", 0.3, *MODEL)
-    feeder.kill()
-    feeder.wait()
+    with subprocess.Popen(["cat", str(tmp_path / "clip.mkv")], stdout=subprocess.PIPE) as camera:
+        assert camera.stdout is not None
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(camera.stdout))  # type: ignore[arg-type]
+        code, _, err = run("encode", "-", tmp_path / "x.inlay", "--tau", 0.3, *MODEL)
     assert code == 130
     assert "x.inlay" in err
     assert run("verify", tmp_path / "x.inlay")[0] == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"clip.mkv", "x.inlay"}
     assert inlay.open(tmp_path / "x.inlay").info.frames == 33
 
 

@@ -43,7 +43,11 @@ def test_links_and_pictures_lead_somewhere(path: Path) -> None:
             continue
         name, _, anchor = target.partition("#")
         place = (path.parent / name).resolve() if name else path
-        made = {"model-card.md": "src/inlay/weights/MODEL_CARD.md", "format.md": "src/inlay/container/FORMAT.md"}
+        made = {
+            "model-card.md": "src/inlay/weights/MODEL_CARD.md",
+            "format.md": "src/inlay/container/FORMAT.md",
+            "security.md": "SECURITY.md",
+        }
         if path.parent == ROOT / "docs" and name in made:  # pages that the site makes from files elsewhere
             place = ROOT / made[name]
         assert place.exists(), f"{path}: nothing at {target}"

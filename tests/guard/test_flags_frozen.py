@@ -33,13 +33,32 @@ FLAGS: dict[str, set[str]] = {
     | BUDGETS
     | STREAM
     | {"--precision", "--size", "--keep-going", "--force", "--curve", "--profile"},
-    "decode": MODEL | SPEECH | TRUST | SEEK | {"--lossless", "--crf", "--keep-going", "--force"},
+    "decode": MODEL
+    | SPEECH
+    | TRUST
+    | SEEK
+    | {"--lossless", "--crf", "--keep-going", "--large", "--untrusted", "--force"},
     "info": {"--json"},
-    "verify": SPEECH,
-    "view": MODEL | MASK | TRUST | SPEECH | {"--mode", "--size", "--curve", "--sheet", "--original", "--force"},
+    "verify": SPEECH | {"--large"},
+    "view": MODEL
+    | MASK
+    | TRUST
+    | SPEECH
+    | {"--mode", "--size", "--curve", "--sheet", "--original", "--large", "--force"},
     "compare": SPEECH | {"--metrics", "--size", "--device"},
     "demo": SPEECH | {"--video", "--out", "--size", "--frames", "--tau", "--fill", "--backbone", "--device", "--force"},
-    "serve": {"--host", "--port", "--max-mb", "--max-seconds", "--max-side", "--side", "--waiting", "--sessions"}
+    "serve": {
+        "--host",
+        "--port",
+        "--max-mb",
+        "--max-seconds",
+        "--max-side",
+        "--side",
+        "--waiting",
+        "--sessions",
+        "--names",
+        "--max-work",
+    }
     | {"--threads", "--fill", "--backbone", "--weights", "--device"},
     "doctor": {"--json"},
     "backbones": {"--json"},

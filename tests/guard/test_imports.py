@@ -21,7 +21,14 @@ LAYERS: list[dict[str, set[str]]] = [
     {"codec": set()},
     {"pack": {"container"}, "video": set(), "backbones": set(), "masking": set(), "fill": set(), "container": set()},
     {"kernels": set()},
-    {"weightfile": {"errors", "files"}, "types": {"errors"}, "origin": set(), "files": set(), "errors": set()},
+    {
+        "weightfile": {"errors", "files"},
+        "sandbox": {"errors"},
+        "types": {"errors"},
+        "origin": set(),
+        "files": {"errors"},
+        "errors": set(),
+    },
 ]
 
 RESEARCHERS = {"cli", "research"}  # who may import research: it hangs on the core, and no part of the core on it

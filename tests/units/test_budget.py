@@ -115,21 +115,44 @@ def test_cap_keeps_the_most_changed_and_breaks_ties() -> None:
     assert not (score >= capped(score, 0.0, 0)).any()
 
 
+def spend(keep: float, tau: float, bucket: Bucket, keys: tuple[int, ...] = (0,)) -> tuple[Tensor, Bucket]:
+    """([180] how many tokens ahead of its income after each slot, the bucket) of a scene that gets restless."""
+    z = torch.cat([walk(60, seed=1) * 0.1, walk(60, seed=2), walk(60, seed=3) * 3], 2)
+    state, kept = SelectState(bucket=bucket), []
+    for first, end in zip(keys, (*keys[1:], 180), strict=True):
+        span = z[:, :, first:end]
+        chosen = Selector(MaskConfig(tau=tau)).select(span, state, key=True, incomes=[keep * CELLS] * (end - first))
+        state = chosen.state
+        kept.append(chosen.keep_BTHW.flatten(2).sum(2)[0].double())
+    assert state.bucket is not None
+    return torch.cat(kept).cumsum(0) - keep * CELLS * torch.arange(1, 181, dtype=torch.float64), state.bucket
+
+
+CELLS = 42
+
+
 @pytest.mark.parametrize("keep", [0.1, 0.3, 0.7])
 @pytest.mark.parametrize("tau", [0.01, 0.5, 5.0])
-def test_bucket_bounds_every_prefix_whatever_tau_it_starts_from(keep: float, tau: float) -> None:
-    z = torch.cat([walk(60, seed=1) * 0.1, walk(60, seed=2), walk(60, seed=3) * 3], 2)
-    cells = 42
-    state = SelectState(bucket=Bucket(size=2.0 * cells))
-    chosen = Selector(MaskConfig(tau=tau)).select(z, state, key=True, incomes=[keep * cells] * 180)
-    spent = chosen.keep_BTHW.flatten(2).sum(2)[0].cumsum(0)
-    allowed = keep * cells * torch.arange(1, 181, dtype=torch.float64) + 2 * cells
-    assert (spent <= allowed + 1e-6).all()
-    bucket = chosen.state.bucket
-    assert bucket is not None
-    assert bucket.spent == int(spent[-1])
-    assert bucket.peak <= 2 * cells + 1e-6
-    assert bucket.overshoot <= (2 * cells + 1e-6) / bucket.earned
+@pytest.mark.parametrize("slots", [15, 30])
+def test_a_bucket_pays_the_first_slot_back_in_its_time(keep: float, tau: float, slots: int) -> None:
+    debt, size = (1 - keep) * CELLS, slots * keep * CELLS
+    ahead, bucket = spend(
+        keep, tau, Bucket(size=size, saving=debt / (size - keep * CELLS), income_a_second=keep * CELLS)
+    )
+    assert ahead[0] == pytest.approx(debt) and ahead.max() == ahead[0], "nothing but the first slot makes debts"
+    assert (ahead[slots - 1 :] <= 1e-6).all(), "a stream that lasts as long as the bucket does not end above its rate"
+    assert bucket.ahead_until < slots
+    assert bucket.peak == pytest.approx(debt)
+    assert bucket.spent == pytest.approx(float(ahead[-1]) + keep * CELLS * 180)
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.3, 0.7])
+def test_a_reserve_pays_for_later_key_slots(keep: float) -> None:
+    debt, size = (1 - keep) * CELLS, 30 * keep * CELLS
+    bucket = Bucket(size=size, reserve=debt, saving=debt / (size - keep * CELLS))
+    ahead, _ = spend(keep, 0.01, bucket, keys=(0, 60, 120))
+    assert (ahead[29:] <= 1e-6).all(), "not even right after a key slot"
+    assert ahead[-1] > -2 * debt, "and no more than the reserve is left over"
 
 
 def test_bucket_holds_the_long_run_rate() -> None:

@@ -116,4 +116,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (tmp_path / "graphs" / "mini-untrained.mask.onnx").is_file()
     assert main([*words, "--backbone", "mini-untrained"]) == 2
     (tmp_path / "file").write_text("x")
-    assert main(["export", str(tmp_path / "file")]) == 2
+    assert main(["export", str(tmp_path / "file")]) == 6

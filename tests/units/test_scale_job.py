@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from inlay.container import TokenReader
-from inlay.errors import UsageError, VideoError
+from inlay.errors import OutputError, UsageError, VideoError
 from inlay.scale import RunConfig, TokenizeConfig, tokenize
 from inlay.scale import job as jobs
 from inlay.scale.layout import DatasetRecord, LatentMoments, VideoRecord, manifest_lines
 from inlay.scale.plan import ShardPlan
 from inlay.scale.sources import SourceItem
-from inlay.scale.store import OutputError, open_store
+from inlay.scale.store import open_store
 from inlay.scale.worker import HOPELESS, Attempts, Task, Worker
 from inlay.video import write_video
 from inlay.video.frames import Video

@@ -152,3 +152,75 @@ def test_what_is_no_source_is_refused(tmp_path: Path, source: str, error: str) -
 
 def test_braces_stand_for_all_their_numbers() -> None:
     assert braces("a{1..2}-{08..09}") == ["a1-08", "a1-09", "a2-08", "a2-09"]
+
+
+def test_a_pattern_of_a_billion_names_is_refused_at_once() -> None:
+    for pattern in ("x-{0..999999999}.tar", "x-{0..9999}-{0..9999}.tar", "{0..999999999999999999}"):
+        with pytest.raises(UsageError, match="stands for"):
+            find_sources(pattern)
+    assert braces("a{5..4}") == []
+    assert braces("a{" + "9" * 5000 + "..1}") == ["a{" + "9" * 5000 + "..1}"], "no range that anybody could mean"
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+POISON = {  # of rows in a list, each beside a good one -> what the quarantine list says
+    f'{{"path": "b.mp4", "caption": {DEEP}}}': "nested too deeply",
+    '{"path": "b.mp4"': "not JSON",
+    "[1, 2]": "not a JSON object",
+    '{"path": 5}': "no path",
+    '{"caption": "of nothing"}': "no path",
+    '{"path": "b\\u0000.mp4"}': "no name of a file",
+    '{"path": "\\ud800.mp4"}': "no name of a file",
+    f'{{"path": "b.mp4", "caption": {"9" * 5000}}}': "not JSON",
+}
+
+
+@pytest.mark.parametrize("row", POISON, ids=[*POISON.values()])
+def test_a_poisoned_row_is_no_harm_to_the_others(folder: Path, row: str) -> None:
+    rows = ['{"path": "a.MKV", "caption": "good"}', row, '{"path": "b.mp4", "caption": "half \\ud800 a letter"}']
+    (folder / "list.jsonl").write_text("\n".join(rows))
+    first, bad, last = find_sources(str(folder / "list.jsonl"))
+    assert (first.caption, first.problem) == ("good", None)
+    assert bad.problem is not None and POISON[row] in bad.problem and len(bad.problem) < 300
+    assert last.problem is None and last.caption == "half \\ud800 a letter"
+    assert parse_sources(dump_sources([first, bad, last])) == [first, bad, last]
+    for item in (first, bad, last):
+        f"{item.name}{item.caption}{item.path}".encode()  # a manifest is text
+
+
+def test_poisoned_rows_may_come_first(folder: Path) -> None:
+    (folder / "list.jsonl").write_text(f'{DEEP}\n{{"video": "b.mp4"}}\n')
+    bad, good = find_sources(str(folder / "list.jsonl"))
+    assert bad.problem is not None and good.name == "b.mp4" and good.problem is None
+
+
+def test_a_nul_in_a_csv_is_one_row(folder: Path) -> None:
+    (folder / "list.csv").write_text("path,caption\na.MKV,x\nb\0.mp4,y\nb.mp4,z\n")
+    assert [item.problem is None for item in find_sources(str(folder / "list.csv"))] == [True, False, True]
+
+
+def test_a_poisoned_caption_in_a_tar(tmp_path: Path) -> None:
+    files = {"a.mp4": b"A", "a.json": f'{{"caption": {DEEP}}}'.encode(), "b.mp4": b"B"}
+    files |= {"b.json": b'{"caption": "\\ud800"}', "c\udcff.mp4": b"C"}
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    found = find_sources(str(tmp_path / "x.tar"))
+    assert [item.caption for item in found] == [None, "\\ud800", None]
+    assert all(item.problem is None for item in found)
+    for item in found:
+        f"{item.name}{item.caption}{item.path}".encode()
+    with fetched(found[2]) as copy:
+        assert copy.media.read() == b"C"
+
+
+def test_a_tar_of_nested_headers_is_damaged(tmp_path: Path) -> None:
+    """Each long name announces the next: Python's reader calls itself for every one of them."""
+    header = tarfile.TarInfo("@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1
+    block = header.tobuf(tarfile.GNU_FORMAT) + b"x".ljust(512, b"\0")
+    (tmp_path / "x.tar").write_bytes(block * 20_000)
+    (bad,) = find_sources(str(tmp_path / "x.tar"))
+    assert bad.problem is not None and "damaged" in bad.problem

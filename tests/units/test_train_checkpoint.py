@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from inlay.errors import UsageError
+from inlay.errors import OutputError, UsageError
 from inlay.files import write_atomic
 from inlay.train import TrainConfig, TrainError
 from inlay.train.checkpoint import (
@@ -61,13 +61,13 @@ def test_a_full_disk_leaves_the_old_checkpoint_intact(tmp_path: Path, monkeypatc
         return whole(self, target)
 
     monkeypatch.setattr(Path, "replace", replace)
-    with pytest.raises(TrainError, match=r"checkpoint of step 10 .*the disk is full.*last\.json, is intact.*make room"):
+    with pytest.raises(OutputError, match=r"checkpoint of step 10 .*disk is full.*last\.json, is intact.*make room"):
         save_checkpoint(tmp_path, "last", checkpoint(10))
     back = load_checkpoint(tmp_path, "last")
     assert back is not None
     assert back.step == 5
     assert not list(tmp_path.glob("*.part"))
-    with pytest.raises(TrainError, match=r"step 10 \(0\.0 MB\): the disk is full; make room"):
+    with pytest.raises(OutputError, match=r"step 10 \(0\.0 MB\): the disk is full; make room"):
         save_checkpoint(tmp_path / "new", "last", checkpoint(10))
 
 
@@ -80,7 +80,7 @@ def test_a_real_write_that_finds_no_room(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(TrainError, match="the disk is full"):
+        with pytest.raises(OutputError, match="the disk is full"):
             save_checkpoint(tmp_path, "last", checkpoint(10, size=100_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -147,9 +147,9 @@ def test_an_unreadable_video_is_noted_once(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(TrainError, match=r"the run's folder .*: (Not a directory|File exists); name a place"):
+    with pytest.raises(OutputError, match=r"the run's folder .*: (Not a directory|File exists); name a place"):
         RunDir(tmp_path / "file").begin(plan())
-    with pytest.raises(TrainError, match=r"the checkpoint of step 3 .*: (Not a directory|File exists); name a place"):
+    with pytest.raises(OutputError, match=r"the checkpoint of step 3 .*: (Not a directory|File exists); name a place"):
         save_checkpoint(tmp_path / "file", "last", Checkpoint(tensors={}, facts={"step": 3}))
 
 
@@ -170,7 +170,7 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "a.txt"
     write_atomic(path, b"old", durable=True)
     monkeypatch.setattr(Path, "replace", refuse(errno.EIO))
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(OutputError, match="refused"):
         write_atomic(path, b"new", durable=True)
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert path.read_bytes() == b"old"

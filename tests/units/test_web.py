@@ -296,6 +296,58 @@ def test_idle_sessions_are_put_away(tmp_path: Path) -> None:
     assert not old.folder.exists() and len(desk) == 1
 
 
+def test_an_upload_goes_with_its_visitor(actions: Actions, tmp_path: Path) -> None:
+    def sent(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        return Path(saved(tmp_path / name / "square.mp4", moving_square(9, 64, 64)))
+
+    first, second, third = sent("a"), sent("b"), sent("c")
+    actions.upload("ann", str(first), "hold", quiet)
+    actions.upload("bob", str(first), "hold", quiet)  # the same file: Gradio keeps one of it
+    actions.upload("ann", str(second), "hold", quiet)
+    assert first.exists() and second.exists(), "bob still has the first"
+    actions.sessions.leave("bob")
+    assert not first.parent.exists() and second.exists()
+    actions.upload("ann", str(third), "hold", quiet)
+    assert not second.exists() and third.exists()
+    third.write_bytes(third.read_bytes())  # somebody has just sent it again, and waits for their turn
+    actions.sessions.leave("ann")
+    assert third.exists()
+    bad = tmp_path / "bad.mp4"
+    bad.write_text("no video")
+    assert "inlay-error" in actions.upload("ann", str(bad), "hold", quiet).status
+    actions.sessions.leave("ann")
+    assert not bad.exists(), "what was refused goes as well"
+
+
+def test_idle_sessions_are_put_away_though_nobody_comes(tmp_path: Path) -> None:
+    desk = Sessions(tmp_path / "desk", idle_seconds=0.0)
+    old = desk.of("a")
+    upload = tmp_path / "a.mp4"
+    upload.touch()
+    desk.take(old, upload)
+    desk.tidy()
+    assert not old.folder.exists() and len(desk) == 0 and not upload.exists()
+
+
+def test_one_request_has_an_end(tmp_path: Path, tiny_tokenizer: Tokenizer) -> None:
+    desk = Sessions(tmp_path / "desk")
+    hasty = Limits(max_mb=1, max_seconds=1, max_side=96, side=64, max_work=1e-6)
+    actions = Actions(tokenizer=tiny_tokenizer, sessions=desk, limits=hasty, uploads=tmp_path)
+    clip = saved(tmp_path / "square.mp4", moving_square(17, 64, 64))
+    assert "took longer than" in actions.upload("ann", clip, "hold", quiet).status
+    desk.close()
+
+
+def test_the_pixels_of_a_clip_are_counted(tmp_path: Path) -> None:
+    """Wide and flat: the short side is within the limit, and the long one too."""
+    limits = Limits(max_mb=1, max_seconds=0.4, max_side=1920, side=32)
+    path = tmp_path / "flat.mp4"
+    moving_square(9, 64, 1920).save(path)
+    with pytest.raises(UsageError, match="million pixels"):
+        read_clip(path, limits)
+
+
 # --- hints, fence, server -----------------------------------------------------------------------------------------
 
 
@@ -316,7 +368,7 @@ def test_an_unknown_built_in_clip_is_refused(actions: Actions) -> None:
 def test_the_fence_hands_out_its_own_folder_only(tmp_path: Path) -> None:
     async def app(*_: object) -> None: ...
 
-    fence = RequestFilter(app, folder=tmp_path)
+    fence = RequestFilter(app, folder=tmp_path, hosts=frozenset({"localhost"}))
     base = "/gradio_api/file="
     assert fence.allows("/") and fence.allows("/assets/file-3f2.js") and fence.allows(f"{base}{tmp_path}/a.mp4")
     (tmp_path / "link").symlink_to("/etc")
@@ -327,6 +379,25 @@ def test_the_fence_hands_out_its_own_folder_only(tmp_path: Path) -> None:
         assert not fence.allows(f"{base}{wanted}"), wanted
         assert not fence.allows(f"/file={wanted}"), wanted
     assert not fence.allows(f"/gradio_api/proxy=http://{HERE}/") and not fence.allows("/file/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("config", "served", "refused"),
+    [
+        (ServeConfig(), ["localhost", "localhost:7860", "127.0.0.1:1", "[::1]:7860"], ["evil.example", "10.0.0.1", ""]),
+        (ServeConfig(host="10.0.0.1"), ["10.0.0.1:7860", "localhost"], ["10.0.0.2", "evil.example:80"]),
+        (ServeConfig(host="0.0.0.0"), ["10.0.0.2", "[fe80::1]:7860"], ["evil.example", "10.0.0.2.evil.example"]),
+        (ServeConfig(names="box.lan, inlay.example"), ["BOX.lan:7860", "inlay.example"], ["lan", "x.inlay.example"]),
+    ],
+    ids=["default", "address", "everywhere", "named"],
+)
+def test_the_page_answers_to_its_own_names(
+    tmp_path: Path, config: ServeConfig, served: list[str], refused: list[str]
+) -> None:
+    async def app(*_: object) -> None: ...
+
+    fence = RequestFilter(app, folder=tmp_path, hosts=config.hosts)
+    assert all(fence.serves(host) for host in served) and not any(fence.serves(host) for host in refused)
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:

@@ -35,6 +35,7 @@ class Entry:
     source: Source | None = None  # None: the weights are in the package
     tau: float | None = None  # the paper's; others are calibrated
     aliases: tuple[str, ...] = ()
+    stateful: bool = False  # can carry state from chunk to chunk
 
 
 def _embedded(load: Callable[[Path | None], Backbone]) -> Loader:
@@ -64,7 +65,7 @@ def _cosmos_entry(repo: str, file: tuple[str, ...], config: Any, million: float,
     )
     return Entry(
         load=partial(_cosmos, config=config, script=script), about=about, licence=NVIDIA, strides=(4, 8, 8),
-        channels=16, million=million, tau=0.3, aliases=more.get("aliases", ()),
+        channels=16, million=million, tau=0.3, aliases=more.get("aliases", ()), stateful=not script,
         source=Source(repo=repo, files=file, gated=True, md5=more.get("md5", {})),
     )  # fmt: skip
 
@@ -99,11 +100,11 @@ TOKENIZE1, COSMOS_01 = "nvidia/Cosmos-Tokenize1-CV4x8x8-360p", "nvidia/Cosmos-0.
 BACKBONES: dict[str, Entry] = {
     "mini": Entry(
         load=_embedded(load_mini), about="ours, ships with the package", licence="research use; code Apache-2.0",
-        strides=(4, 8, 8), channels=16, million=23.4,
+        strides=(4, 8, 8), channels=16, million=23.4, stateful=True,
     ),
     "mini-untrained": Entry(
         load=_embedded(load_untrained), about="random weights, for tests", licence="Apache-2.0", strides=(4, 8, 8),
-        channels=16, million=0.2, tau=None,
+        channels=16, million=0.2, tau=None, stateful=True,
     ),
     "cosmos-cv4x8x8-360p": _cosmos_entry(
         TOKENIZE1, ("model.pt",), cosmos_360p, 110.2, script=False, aliases=(TOKENIZE1,)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -34,11 +35,14 @@ from inlay.cli.commands import (
 )
 from inlay.cli.commands import eval as evaluation
 from inlay.cli.options import with_flags
-from inlay.errors import InlayError, Terminated, UsageError
+from inlay.errors import INTERRUPTED, OUT_OF_MEMORY, PIPE_CLOSED, InlayError, Terminated, UsageError
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
-PIPE_CLOSED = 141  # 128 + SIGPIPE
-MEANING = {"--keep-going": "--keep-going uses what is intact"}  # where the name alone does not say it
+_NO_MEMORY = re.compile(r"can't allocate memory|CUDA out of memory|not enough memory")  # as torch and x264 say it
+MEANING = {  # where the name alone does not say it
+    "--keep-going": "--keep-going uses what is intact",
+    "--large": "--large takes it",
+    "--untrusted": "without --untrusted there is none",
+}
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> command -> function
     "Use": {
@@ -109,7 +113,7 @@ def root(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; the exit code is 0 done, 2 usage, 3 video, 4 token file, 5 missing, 130 or 143 interrupted."""
+    """Run one command; what the exit code means is in `errors.EXIT_CODES`."""
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None:  # as a program, not from a test or a notebook
         signal.signal(signal.SIGTERM, _terminate)
@@ -140,7 +144,7 @@ def _invoke(args: list[str]) -> int:
     """Typer's own `main` would catch interrupts and closed pipes with other exit codes than ours."""
     command = typer.main.get_command(app)
     try:
-        with command.make_context("inlay", args) as context:
+        with command.make_context("inlay", list(args), obj=tuple(args)) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
@@ -173,6 +177,8 @@ def _diagnose(error: BaseException) -> tuple[str, int]:
         return "interrupted", INTERRUPTED
     if isinstance(error, InlayError):
         return str(error), error.exit_code
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+        return "there is not enough memory for this; try a smaller video, or a machine with more", OUT_OF_MEMORY
     if hasattr(error, "format_message"):  # typer's usage errors; their class moves between typer's releases
         context = getattr(error, "ctx", None)
         hint = f" (see: {context.command_path} --help)" if context is not None else ""

@@ -105,6 +105,9 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite what is th
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Use the intact part of a damaged file.")]
+Large = Annotated[
+    bool, typer.Option("--large", help="Take a file that asks for far more work than its size justifies.")
+]
 Lossless = Annotated[bool, typer.Option("--lossless", help="Store the decoded pixels exactly (larger file).")]
 Crf = Annotated[float, typer.Option("--crf", metavar="N", help="H.264 quality, 0 best to 51 smallest.")]
 Data = Annotated[

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from inlay.cli.options import Model
 from inlay.cli.screen import Screen
-from inlay.codec import Cutting, chunks_of, trimmed
+from inlay.codec import Cutting, decode_part
 from inlay.container import TokenReader
 from inlay.errors import MissingError, TokenFileError
 from inlay.tokenizer import Tokenizer
@@ -48,7 +49,7 @@ def decode_file(
         if cut is None:
             videos = tokenizer.decode_chunks(reader, fill=fill)
         else:
-            videos = trimmed(tokenizer.decode_chunks(chunks_of(reader, cut), fill=fill), cut)
+            videos = decode_part(partial(tokenizer.decode_chunks, fill=fill), reader, cut)
         write_video(counted(videos, count), out, lossless=lossless, crf=crf, force=force)
     return written
 

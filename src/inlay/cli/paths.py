@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from inlay.errors import InlayError, TokenFileError, UsageError, VideoError
+from inlay.files import PART, check_output, check_part, kind_of
 
 STREAM = "-"
 TOKEN_SUFFIX = ".inlay"
@@ -27,41 +28,42 @@ def _input(path: str, kind: type[InlayError]) -> str:
     place = Path(path)
     if not place.exists():
         raise kind(f"{path}: no such file")
-    if place.is_dir():
-        raise kind(f"{path}: is a folder; give one file")
+    if (other := kind_of(place)) is not None:
+        raise kind(f"{path}: is {other}; give a file" + (", or - for standard input" if kind is VideoError else ""))
     if not os.access(place, os.R_OK):
         raise kind(f"{path}: may not be read; check its permissions")
     return path
 
 
-def output(path: str, *, force: bool, inputs: tuple[str, ...] = ()) -> str:
-    """A place that may be written: not an input, not there yet (or --force), in a folder that exists."""
-    if path == STREAM:
-        return path
+def output(
+    path: str, *, force: bool, inputs: tuple[str, ...] = (), what: str = "a file", suffixes: tuple[str, ...] = ()
+) -> str:
+    """A place where a file may be written: see `check_output`; and none of the inputs."""
     place = Path(path)
-    if not path or place.is_dir():
-        raise UsageError(f"{path or 'the output'}: is a folder; give the name of a file")
-    if not place.parent.is_dir():
-        raise UsageError(f"{path}: the folder {place.parent} does not exist; make it first")
     if place.exists() and any(i != STREAM and place.samefile(i) for i in inputs if Path(i).exists()):
         raise UsageError(f"{path}: is also the input; give another output")
-    if place.exists() and not force:
-        raise UsageError(f"{path}: exists already; give --force to overwrite it, or another name")
+    check_output(path, what=what, suffixes=suffixes, force=force)
+    return path
+
+
+def output_tokens(path: str, *, force: bool, inputs: tuple[str, ...]) -> str:
+    """As `output`, with room beside it for what an interruption would leave."""
+    output(path, force=force, inputs=inputs, what="a token file", suffixes=(TOKEN_SUFFIX,))
+    check_part(Path(path + PART))
     return path
 
 
 def output_png(what: str, path: str, *, force: bool, inputs: tuple[str, ...]) -> None:
     """As `output`, for a picture beside the result."""
-    if Path(path).suffix.lower() != ".png":
-        raise UsageError(f"{path}: the {what} is a PNG; give a name that ends in .png")
-    output(path, force=force, inputs=inputs)
+    output(path, force=force, inputs=inputs, what=f"a {what}", suffixes=(".png",))
 
 
 def output_video(path: str, *, force: bool, inputs: tuple[str, ...] = ()) -> str:
-    """As `output`, and of a kind that can be written."""
-    output(path, force=force, inputs=inputs)
+    """As `output`, and of a kind that can be written; standard output too."""
     from inlay.video import check_target
 
+    if path != STREAM:
+        output(path, force=force, inputs=inputs)
     check_target(path, force=force)
     return path
 

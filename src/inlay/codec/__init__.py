@@ -4,6 +4,7 @@
 This is the only place where video, backbone, masking, fill and container are joined.
 """
 
+from inlay.codec.check import check_file, verify
 from inlay.codec.choose import Chooser
 from inlay.codec.config import (
     AUTO,
@@ -23,7 +24,7 @@ from inlay.codec.files import budget_of_pipe, encode_file, keep_part, with_times
 from inlay.codec.gather import gather
 from inlay.codec.latents import LatentChunk, LatentEncoder, encode_clip
 from inlay.codec.parts import CPU_BATCH, GPU_BATCH, Parts
-from inlay.codec.seek import Cutting, chunks_of, cutting, trimmed
+from inlay.codec.seek import Cutting, cutting, decode_part
 from inlay.codec.solve import SolvedVideo, WholeVideo
 from inlay.codec.watch import Watch
 from inlay.codec.whole import BudgetReport, VideoEncoder, encode_videos
@@ -50,9 +51,10 @@ __all__ = [
     "Watch",
     "WholeVideo",
     "budget_of_pipe",
-    "chunks_of",
+    "check_file",
     "continues",
     "cutting",
+    "decode_part",
     "encode_clip",
     "encode_file",
     "encode_videos",
@@ -63,6 +65,6 @@ __all__ = [
     "paper_clips",
     "paper_stream",
     "slot_of_frame",
-    "trimmed",
+    "verify",
     "with_times",
 ]

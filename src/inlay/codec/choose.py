@@ -106,13 +106,14 @@ class Chooser:
             chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, incomes=incomes)
             self.state, self._first = chosen.state, False
             return gather(chunk, chosen.keep_BTHW, recipe)
-        return self._within_bits(selector, chunk, recipe, bucket, incomes)
+        return self._within_bits(selector, chunk, recipe, bucket, incomes, none.mask[0].numel())
 
     def _within_bits(
-        self, selector: Selector, chunk: LatentChunk, recipe: Recipe, bucket: Bucket, incomes: list[float]
+        self, selector: Selector, chunk: LatentChunk, recipe: Recipe, bucket: Bucket, incomes: list[float], cells: int
     ) -> Tokens:
         """Bits are known only once they are packed: where they are too many, fewer cells are allowed, once more."""
-        room = bucket.level + sum(incomes) + bucket.size
+        whole = 8 * raw_bytes(recipe, chunk.z_BCTHW.shape[1]) * cells if chunk.span.key else 0.0
+        room = bucket.allowed(sum(incomes), max(whole - incomes[0], 0.0))
         price = 8 * raw_bytes(recipe, chunk.z_BCTHW.shape[1]) if self._first else self.state.price
         for _ in range(MOST_REPACKS):
             state = replace(self.state, bucket=bucket, price=price)
@@ -128,15 +129,24 @@ class Chooser:
         return tokens
 
     def _new_bucket(self, tokens: Tokens) -> Bucket:
-        """Large enough for the slot that begins a video, which is kept whole."""
-        cells, info = tokens.mask[0].numel(), tokens.info
+        """Large enough for the slot that begins a video, which is kept whole and paid back within the bucket's time."""
+        cells, info, spec = tokens.mask[0].numel(), tokens.info, self.parts.spec
         seconds = self.budget.bucket_seconds or 0.0
+        slots_a_second = float(info.fps) / spec.time_stride
         if self.budget.keep is not None:
-            slots = float(info.fps) / tokens.recipe.time_stride
-            return Bucket(size=max(seconds * slots * self.budget.keep * cells, cells))
-        bits = self.budget.bits or 0.0
-        whole = 8 * raw_bytes(tokens.recipe, tokens.channels) * cells
-        return Bucket(size=max(seconds * float(info.fps) * bits * info.width * info.height, whole))
+            whole, income = float(cells), self.budget.keep * cells
+        else:
+            whole = 8 * raw_bytes(tokens.recipe, tokens.channels) * cells
+            income = (self.budget.bits or 0.0) * info.width * info.height * spec.time_stride
+        size, debt = max(seconds * slots_a_second * income, whole), max(whole - income, 0.0)
+        saving = debt / max(size - income, debt) if debt else 0.0
+        key_frames = self.config.key_frames(spec, info.fps)
+        if key_frames is not None:  # debt and reserve within one key interval, where that is shorter
+            saving = max(saving, min(2 * debt / (spec.slots(key_frames) * income), 1.0))
+        more_keys = self.config.cuts or key_frames is not None
+        return Bucket(
+            size=size, reserve=debt if more_keys else 0.0, saving=saving, income_a_second=income * slots_a_second
+        )
 
     def _incomes(self, tokens: Tokens, frames: list[int] | None = None) -> list[float]:
         """What each slot of a chunk earns."""
@@ -155,8 +165,10 @@ class Chooser:
             for income, kept in zip(incomes, tokens.mask.flatten(1).sum(1).tolist(), strict=True):
                 bucket = bucket.after(income, kept)
         else:
-            cost = self._bits(tokens)
+            cost, before = self._bits(tokens), bucket
             bucket = bucket.after(sum(incomes), cost)
+            if tokens.spans[0].key:  # what its bits really came to is known now
+                bucket = bucket.learnt(before.level - bucket.level, sum(incomes))
             price = cost / len(tokens) if len(tokens) else price
         self.state = replace(self.state, bucket=bucket, price=price)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from inlay.backbones import State
 from inlay.codec.calls import join_states, shape_of, split_state
+from inlay.codec.check import check_tokens
 from inlay.codec.config import mode_of
 from inlay.codec.parts import Parts
 from inlay.codec.transfer import Transfer, upload
@@ -158,6 +159,7 @@ class Decoder:
 
     def _prepare(self, number: int, tokens: Tokens) -> tuple[Tensor, Tensor, int]:
         self.parts.check(tokens.recipe, tokens.channels)
+        check_tokens(tokens, self.parts.spec)
         if tokens.spans[0].key:
             self._states[number] = None
         return self._fills[number].prepare(tokens)

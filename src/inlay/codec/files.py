@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from os import PathLike
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from inlay.codec.trail import Trail, trail_of
 from inlay.codec.whole import VideoEncoder
 from inlay.container import TokenReader, TokenWriter, Unfinished, part_of, unfinished
 from inlay.container.tokens import Tokens
@@ -32,13 +34,14 @@ def encode_file(
     """Write the tokens of a video. What was done stays in `path.part` if this is interrupted.
 
     Args:
-        resume: go on with the part that an interrupted run left.
+        resume: go on with the part that an interrupted run left, if this is the video it was begun with.
     """
     left = find_part(path, resume=resume, force=force)
+    trail = Trail(path, encoder, after=left.frames if left is not None else 0)
     done = list(_written(left)) if left is not None else []
     for tokens in done:
         encoder.parts.saw_tokens(tokens)
-    chunks = encoder.encode(pieces, done=done)
+    chunks = encoder.encode(trail.follow(pieces), done=done)
     first = next(chunks, None)
     if first is None:
         raise VideoError(
@@ -47,8 +50,10 @@ def encode_file(
             if left
             else "the video has no frames"
         )
-    with TokenWriter(path, info=first.info, recipe=first.recipe, force=force, keep_part=True, resume=left) as writer:
+    writer = TokenWriter(path, info=first.info, recipe=first.recipe, force=force, keep_part=True, resume=left)
+    with closing(trail), writer:
         for tokens in chain([first], chunks):
+            trail.note(tokens.info.frames)
             writer.append(tokens)
 
 
@@ -70,11 +75,12 @@ def keep_part(path: str | PathLike[str]) -> bool:
     if not part.exists():
         return False
     part.replace(Path(path))
+    trail_of(path).unlink(missing_ok=True)
     return True
 
 
 def _written(left: Unfinished) -> Iterator[Tokens]:
-    with TokenReader(left.path, keep_going=True) as reader:
+    with TokenReader(left.path, keep_going=True, large=True) as reader:  # our own
         for number in range(len(left.entries)):
             yield reader.read(number)
 

@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from torch import Tensor
 
 from inlay.container import TokenReader
 from inlay.container.tokens import Tokens
-from inlay.errors import UsageError
+from inlay.errors import TokenFileError, UsageError
 from inlay.video.frames import Video
 
 
@@ -41,33 +47,46 @@ def cutting(reader: TokenReader, start_seconds: float | None, end_seconds: float
             f"{reader.name} has {duration(reader):.2f} seconds, and {start:g} is after its end", about="start_seconds"
         )
     until = max(until, begin + 1)  # a span shorter than a frame shows the frame it falls on
-    edges = [0]
-    for span in reader.spans:
-        edges.append(edges[-1] + span.frames)
+    edges, spans = _edges(reader), reader.spans
     holding = max(i for i, edge in enumerate(edges[:-1]) if edge <= begin)
-    first = max(i for i in range(holding + 1) if reader.spans[i].key)
+    first = max((i for i in range(holding + 1) if spans[i].key), default=0)
     last = max(i for i, edge in enumerate(edges[:-1]) if edge < until)
     return Cutting(first=first, last=last, skip=begin - edges[first], frames=until - begin)
 
 
-def chunks_of(reader: TokenReader, cut: Cutting) -> Iterator[Tokens]:
-    for i in range(cut.first, cut.last + 1):
-        yield reader.read(i)
+def decode_part(
+    decode: Callable[[Iterable[Tokens]], Iterable[Video]], reader: TokenReader, cut: Cutting
+) -> Iterator[Video]:
+    """The frames that were asked for, their times counted from the first of them.
 
+    Args:
+        decode: makes the frames of each chunk, one for one; chunks that are lost are not among them.
+    """
+    numbers: deque[int] = deque()
 
-def trimmed(videos: Iterable[Video], cut: Cutting) -> Iterator[Video]:
-    """The frames that were asked for, their times counted from the first of them."""
-    skip, left, origin = cut.skip, cut.frames, None
-    for video in videos:
-        if skip >= len(video):
-            skip -= len(video)
+    def chunks() -> Iterator[Tokens]:
+        for number, tokens in reader.chunks(cut.first, cut.last):
+            numbers.append(number)
+            yield tokens
+
+    edges = _edges(reader)
+    begin = edges[cut.first] + cut.skip
+    origin = None
+    for video in decode(chunks()):
+        edge = edges[numbers.popleft()]
+        start, end = max(begin - edge, 0), min(begin + cut.frames - edge, len(video))
+        if start >= end:
             continue
-        part = video[skip : skip + left]
-        skip, left = 0, left - len(part)
+        part = video[start:end]
         if part.seconds is not None:
             origin = part.seconds[0] if origin is None else origin
             part = replace(part, seconds=part.seconds - origin)
         yield part
+
+
+def _edges(reader: TokenReader) -> list[int]:
+    """The number of the first frame of each chunk, and of all frames."""
+    return [0, *accumulate(span.frames for span in reader.spans)]
 
 
 def frame_at(reader: TokenReader, seconds: float) -> int:
@@ -77,24 +96,35 @@ def frame_at(reader: TokenReader, seconds: float) -> int:
         return info.frames
     if not reader.timed:
         return min(math.ceil(seconds * info.fps - 1e-9), info.frames)
-    low, high = 0, len(reader)  # of chunks with times of their own a few are looked into, by halving
-    while low < high:
-        middle = (low + high) // 2
-        times = reader.read(middle).seconds
-        assert times is not None, "a timed file has times in every chunk"
-        if float(times[-1]) < seconds - 1e-9:
-            low = middle + 1
-        else:
-            high = middle
-    before = sum(span.frames for span in reader.spans[:low])
-    if low == len(reader):
-        return before
-    times = reader.read(low).seconds
-    assert times is not None, "a timed file has times in every chunk"
-    return before + int((times < seconds - 1e-9).sum())
+    intact = _intact(reader)  # of chunks with times of their own a few are looked into, by halving
+    at = bisect_left(intact, seconds - 1e-9, key=lambda i: float(_times(reader, i)[-1]))
+    if at == len(intact):
+        return info.frames
+    before = _edges(reader)[intact[at]]
+    return before + int((_times(reader, intact[at]) < seconds - 1e-9).sum())
+
+
+def _intact(reader: TokenReader) -> Sequence[int]:
+    """The chunks whose times can be looked up: all, unless damage is to be passed over."""
+    if not reader.keep_going:
+        return range(len(reader))
+    found = []
+    for i in range(len(reader)):
+        with suppress(TokenFileError):
+            _times(reader, i)
+            found.append(i)
+    return found
+
+
+def _times(reader: TokenReader, i: int) -> Tensor:
+    times = reader.seconds(i)
+    if times is None:
+        raise TokenFileError(f"{reader.name}: some chunks have presentation times and some do not")
+    return times
 
 
 def duration(reader: TokenReader) -> float:
-    info = reader.info
-    last = reader.read(-1).seconds if reader.timed else None
-    return float(info.frames / info.fps) if last is None else float(last[-1]) + float(1 / info.fps)
+    info, intact = reader.info, _intact(reader) if reader.timed else ()
+    if not intact:
+        return float(info.frames / info.fps)
+    return float(_times(reader, intact[-1])[-1]) + float(1 / info.fps)

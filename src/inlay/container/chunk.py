@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inlay.container.consistent import fault_of_times, least_slots, most_slots
 from inlay.container.header import FileHeader
 from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, MAX_CELLS, MAX_SLOTS, MAX_VALUES, ChunkHead, seal
-from inlay.container.mask import pack_mask, unpack_mask
+from inlay.container.mask import MASK_HEAD_BYTES, pack_mask, unpack_mask
 from inlay.container.q8 import pack_q8, rounded_q8, unpack_q8
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
@@ -107,21 +108,27 @@ def _times(tokens: Tokens) -> Tensor | None:
     if tokens.seconds is None:
         return None
     seconds = tokens.seconds.detach().double().cpu()
-    if not bool(seconds.isfinite().all()):
-        raise UsageError("presentation times hold NaN or infinite numbers")
+    fault = fault_of_times(seconds.numpy())
+    if fault is not None:
+        raise UsageError(f"{fault}; a token file holds times of frames in a row")
     return seconds
 
 
 def check_head(head: ChunkHead, header: FileHeader) -> str | None:
     """Why this head cannot be true in a file with this header; None if it can. Nothing is allocated before."""
-    cells = head.slots * header.rows * header.columns
+    cells = head.slots * header.cells
     size = STORAGE[header.recipe.precision].value_bytes
     if not 1 <= head.slots <= MAX_SLOTS or cells > MAX_CELLS or cells * header.channels > MAX_VALUES:
         return f"promises {head.slots} slots of {header.rows} x {header.columns} cells, more than the format allows"
-    if not 1 <= head.frames <= head.slots * header.recipe.time_stride:
-        return f"promises {head.frames} frames in {head.slots} slots"
+    stride = header.recipe.time_stride
+    if head.frames < 1 or not least_slots(head.frames, stride) <= head.slots <= most_slots(head.frames, stride):
+        return f"promises {head.frames} frames in {head.slots} slots of {stride}"
     if head.tokens > cells:
         return f"promises {head.tokens} tokens in {cells} cells"
+    if head.tokens == 0 and head.value_bytes:
+        return f"has {head.value_bytes} bytes for the values of no tokens"
+    if head.mask_bytes < MASK_HEAD_BYTES:
+        return f"has {head.mask_bytes} bytes of mask, at least {MASK_HEAD_BYTES} are needed"
     if size is None and head.tokens * header.channels > MOST_NUMBERS_PER_BYTE * head.value_bytes:
         found = f"has {head.value_bytes} bytes for {head.tokens} tokens of {header.channels} channels"
         return f"{found}, too few to hold them"
@@ -130,16 +137,27 @@ def check_head(head: ChunkHead, header: FileHeader) -> str | None:
     return None
 
 
+def unpack_times(data: bytes, head: ChunkHead) -> NDArray[np.float64]:
+    """[frames] the presentation times of a chunk that has them."""
+    seconds = np.frombuffer(data, "<f8", head.frames, CHUNK_HEAD_BYTES).astype(np.float64)
+    fault = fault_of_times(seconds)
+    if fault is not None:
+        raise TokenFileError(fault)
+    return seconds
+
+
 def unpack_chunk(data: bytes, head: ChunkHead, header: FileHeader) -> Tokens:
     """The inverse of `pack_chunk`; checksum and head have been checked."""
     at = CHUNK_HEAD_BYTES
     seconds = None
     if head.times:
-        seconds = torch.from_numpy(np.frombuffer(data, "<f8", head.frames, at).astype(np.float64))
-        if not bool(seconds.isfinite().all()):
-            raise TokenFileError("a presentation time is not a finite number")
+        seconds = torch.from_numpy(unpack_times(data, head))
         at += head.time_bytes
-    mask_THW = unpack_mask(data[at : at + head.mask_bytes], (head.slots, header.rows, header.columns))
+    shape = (head.slots, header.rows, header.columns)
+    if head.tokens == 0:  # which says all of the mask
+        mask_THW = np.zeros(shape, dtype=bool)
+    else:
+        mask_THW = unpack_mask(data[at : at + head.mask_bytes], shape)
     kept = int(mask_THW.sum())
     if kept != head.tokens:
         raise TokenFileError(f"the mask keeps {kept} cells, the head promises {head.tokens} tokens")

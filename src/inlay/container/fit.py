@@ -18,6 +18,7 @@ from inlay.container.predict import (
     Ints,
     Model,
     Neighbours,
+    Places,
     contexts,
     energy_sources,
 )
@@ -78,7 +79,7 @@ def _weights(past: Ints, near: Neighbours, mode: Ints) -> Ints:
     return single if saved_bits > cost_bits else shared
 
 
-def _moments(past: Ints, last: Ints, tokens: Ints, features: int) -> tuple[Floats, Floats, Floats]:
+def _moments(past: Ints, last: Places, tokens: Ints, features: int) -> tuple[Floats, Floats, Floats]:
     """Sums over tokens, for each channel: features times features, features times number, number squared."""
     channels = past.shape[1]
     gram, cross = np.zeros((channels, features, features)), np.zeros((channels, features))

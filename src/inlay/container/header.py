@@ -17,10 +17,10 @@ from inlay.errors import TokenFileError
 from inlay.types import PRECISIONS, Recipe
 
 MAX_SIDE = 1 << 16  # pixels
-MAX_GRID_MARGIN = 64  # cells a backbone may pad a frame by, along each side of the grid
 MAX_CHANNELS = 1 << 12
 MAX_STRIDE = 1 << 8
 MAX_TEXT = 200
+SLOWEST, FASTEST = Fraction(1, 3600), Fraction(10_000)  # frames a second
 _COUNTS = 1 << 53  # what JSON readers everywhere hold exactly
 _RATE = re.compile(r"[1-9][0-9]{0,17}/[1-9][0-9]{0,17}")
 
@@ -41,6 +41,11 @@ class FileHeader:
     file_bytes: int | None = None
     version: str = f"{layout.MAJOR}.{layout.MINOR}"  # of the format; stands before the JSON, not in it
     library_version: str = inlay.__version__
+
+    @property
+    def cells(self) -> int:
+        """Of one slot."""
+        return self.rows * self.columns
 
     def pack(self) -> bytes:
         """The beginning of a file, as long whether the counts are known or not: they are filled in at the end."""
@@ -82,9 +87,11 @@ class FileHeader:
         space_stride = fields.whole("space_stride", MAX_STRIDE)
         rows, columns = fields.grid()
         for name, cells, side in (("rows", rows, height), ("columns", columns, width)):
-            most = -(-side // space_stride) + MAX_GRID_MARGIN
-            if cells > most:
-                raise TokenFileError(f"the header promises {cells} {name} for {side} pixels, at most {most} make sense")
+            wanted = -(-side // space_stride)
+            if cells != wanted:
+                raise TokenFileError(
+                    f"the header promises {cells} {name} for {side} pixels, which make {wanted} of {space_stride} each"
+                )
         return FileHeader(
             width=width, height=height, frame_rate=fields.rate(), rows=rows, columns=columns,
             channels=fields.whole("channels", MAX_CHANNELS), recipe=fields.recipe(space_stride),
@@ -159,7 +166,10 @@ class _Fields:
         value = self._get("frame_rate")
         if not isinstance(value, str) or not _RATE.fullmatch(value):
             raise self._wrong("frame_rate", 'a fraction such as "30000/1001"')
-        return Fraction(value)
+        rate = Fraction(value)
+        if not SLOWEST <= rate <= FASTEST:
+            raise self._wrong("frame_rate", f"from {SLOWEST} to {FASTEST} frames a second")
+        return rate
 
     def recipe(self, space_stride: int) -> Recipe:
         tau = self._get("tau")

@@ -17,6 +17,7 @@ from inlay.container.coder import TOTAL, SymbolDecoder, SymbolEncoder
 from inlay.errors import TokenFileError
 
 _FULL = struct.Struct("<H")  # leading slots with every cell kept: they need no bits
+MASK_HEAD_BYTES = _FULL.size
 CONTEXTS = 90
 
 Mask = NDArray[np.bool_]

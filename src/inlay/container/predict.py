@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from inlay.container.coder import TABLES, square_width
 
 Ints = NDArray[np.int64]
+Places = NDArray[np.int32]
 
 # (y, x) of the neighbours; in its own slot a token sees only what comes earlier in wave x + 2y + 4t
 OWN_SLOT = ((0, -1), (-1, 0), (-1, 1), (-1, -1))
@@ -38,8 +39,8 @@ _GAINS = np.array([isqrt((20480 << 32) // square_width(table)) for table in rang
 class Neighbours:
     """Which token is where, for the N tokens of a chunk in (t, y, x) order."""
 
-    last: Ints  # [N, FEATURES]: the last token kept there; of OWN_SLOT up to this slot, of the rest to the one before
-    fresh: Ints  # [N, 4]: the token kept there in this very slot
+    last: Places  # [N, FEATURES]: the last token kept there; of OWN_SLOT up to this slot, of the rest to the one before
+    fresh: Places  # [N, 4]: the token kept there in this very slot
     order: Ints  # [N]: tokens wave by wave; within a wave in (t, y, x) order
     ends: Ints  # [waves]: where each wave ends in `order`
 
@@ -70,8 +71,11 @@ def neighbours(mask_THW: NDArray[np.bool_]) -> Neighbours:
     )
 
 
-def _gather(field: NDArray[np.int32], t: Ints, y: Ints, x: Ints, places: list[tuple[int, int, int]]) -> Ints:
-    return np.stack([field[t + dt, y + 1 + dy, x + 1 + dx] for dt, dy, dx in places], axis=1).astype(np.int64)
+def _gather(field: Places, t: Ints, y: Ints, x: Ints, places: list[tuple[int, int, int]]) -> Places:
+    found = np.empty((len(t), len(places)), dtype=np.int32)
+    for i, (dt, dy, dx) in enumerate(places):
+        found[:, i] = field[t + dt, y + 1 + dy, x + 1 + dx]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,7 +87,7 @@ class Model:
     base: Ints  # [M, C] table of each channel
     shift: Ints  # [CONTEXTS] added to it
 
-    def guess(self, past: Ints, around: Ints, mode: Ints) -> Ints:
+    def guess(self, past: Ints | Places, around: Places, mode: Ints) -> Ints:
         """[n, C]: the weighted neighbours; `past` [N + 1, C] are the numbers so far, `around` [n, F] which of them."""
         weighted = np.zeros((len(around), past.shape[1]), dtype=np.int64)
         for feature in range(around.shape[1]):  # one after the other: a block of all of them would not stay in a cache
@@ -99,7 +103,7 @@ class Model:
         return np.clip(self.base[mode] + self.shift[context], 0, TABLES - 1)
 
 
-def contexts(energies: Ints, around: Ints) -> Ints:
+def contexts(energies: Ints | Places, around: Places) -> Ints:
     """[n, C]: the mean energy around, 3 parts the channel's own and 5 parts that of all, sorted into levels.
 
     `energies` [N + 1, C] has zeros in its last row; `around` [n, 5] are the tokens that ENERGY_WEIGHTS weigh.
@@ -115,7 +119,7 @@ def contexts(energies: Ints, around: Ints) -> Ints:
     return np.where(count > 0, 1 + np.searchsorted(LEVELS, mean, side="right"), 0)
 
 
-def energy_sources(near: Neighbours) -> Ints:
+def energy_sources(near: Neighbours) -> Places:
     """[N, 5]: the tokens whose energy a token looks at."""
     hold = near.last[:, len(OWN_SLOT)]
     return np.concatenate([near.fresh, hold[:, None]], axis=1)

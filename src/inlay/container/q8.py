@@ -116,6 +116,8 @@ def pack_q8(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor | None) -
 def unpack_q8(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Tensor:
     """[N, C] float32: the inverse of `pack_q8`, bit for bit on every machine."""
     if not mask_THW.any():
+        if data:
+            raise TokenFileError(f"the value section has {len(data)} bytes that nothing refers to")
         return torch.zeros(0, channels)
     near = neighbours(mask_THW)
     sets, count = _HEAD.unpack(_take(data, 0, _HEAD.size))
@@ -134,9 +136,9 @@ def unpack_q8(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Tensor
     return dequantise(torch.from_numpy(numbers), steps)
 
 
-def _decode(decoder: SymbolDecoder, escapes: Ints, model: Model, near: Neighbours) -> Ints:
+def _decode(decoder: SymbolDecoder, escapes: Ints, model: Model, near: Neighbours) -> NDArray[np.int32]:
     n, channels = len(near.order), len(model.centres)
-    past, energies = np.zeros((2, n + 1, channels), dtype=np.int64)
+    past, energies = np.zeros((2, n + 1, channels), dtype=np.int32)  # as large as the file says: kept narrow
     mode, sources, used = near.seen.astype(np.int64), energy_sources(near), 0
     for start, end in pairwise([0, *near.ends]):
         wave = near.order[start:end]
@@ -155,8 +157,9 @@ def _decode(decoder: SymbolDecoder, escapes: Ints, model: Model, near: Neighbour
         energies[wave] = model.energy(residual, m)
     if used != len(escapes):
         raise TokenFileError(f"the chunk holds {len(escapes)} escaped numbers and uses {used}")
-    numbers = past[:n] + model.centres
-    if int(np.abs(numbers).max()) > LARGEST:
+    numbers = past[:n]
+    numbers += model.centres.astype(np.int32)
+    if max(int(numbers.max()), -int(numbers.min())) > LARGEST:
         raise TokenFileError(f"a number is larger than {LARGEST}")
     return numbers
 

@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from inlay.container.chunk import unpack_chunk
+import torch
+from torch import Tensor
+
+from inlay.container.chunk import unpack_chunk, unpack_times
+from inlay.container.consistent import fault_of_times, inconsistencies
 from inlay.container.header import FileHeader
 from inlay.container.layout import TIMES, ChunkHead, sealed
+from inlay.container.limits import check_work
 from inlay.container.scan import ByteSource, Source, contents, read_head
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError
@@ -19,12 +24,14 @@ from inlay.types import Recipe, Span, VideoInfo
 _CURE = "fetch the file again"
 
 
-def open_tokens(path: Source, *, keep_going: bool = False) -> Tokens:
+def open_tokens(path: Source, *, keep_going: bool = False, large: bool = False) -> Tokens:
     """Read a whole token file: a path, bytes, or a binary file.
 
-    A damaged file is refused; with `keep_going` its intact chunks are read, and the losses go to the log.
+    Args:
+        keep_going: read the intact chunks of a damaged file, which is refused otherwise; the losses go to the log.
+        large: take a file that asks for far more memory and time than its size would justify (see FORMAT.md).
     """
-    with TokenReader(path, keep_going=keep_going) as reader:
+    with TokenReader(path, keep_going=keep_going, large=large) as reader:
         tokens = Tokens.join(list(reader))
     for problem in reader.problems:
         logging.getLogger(__name__).warning("%s: %s", reader.name, problem)
@@ -40,10 +47,11 @@ class TokenReader:
         for tokens in reader: ...         # all chunks, one in memory at a time
 
     With `keep_going` damaged chunks are passed over and `problems` says which. A chunk that continues a lost one cannot
-    be decoded either, so it is passed over too.
+    be decoded either, so it is passed over too. A file that asks for far more work than its size justifies is refused
+    unless it is known to be `large`.
     """
 
-    def __init__(self, path: Source, *, keep_going: bool = False) -> None:
+    def __init__(self, path: Source, *, keep_going: bool = False, large: bool = False) -> None:
         self.keep_going = keep_going
         self._source = ByteSource(path)
         self.name = self._source.name
@@ -54,6 +62,8 @@ class TokenReader:
                 raise TokenFileError(f"{losses[0]}; {_CURE}", about="keep_going")
             if not self._contents.entries:
                 raise TokenFileError(f"not one chunk is intact ({'; '.join(losses)}); fetch the file again")
+            if not large:
+                check_work(self.header, self._contents.entries, self._source.size)
         except TokenFileError as error:
             self.close()
             raise self._named(error) from error
@@ -114,33 +124,59 @@ class TokenReader:
 
     def read(self, i: int) -> Tokens:
         """The tokens of chunk `i`, counted from 0; negative numbers count from the end."""
-        entry, head = self._contents.entries[self._index(i)], self.head(i)
+        head = self.head(i)
         try:
-            data = self._source.read(entry.offset, entry.length)
-            if not sealed(data):
-                raise TokenFileError("fails its checksum")
-            return unpack_chunk(data, head, self.header)
+            return unpack_chunk(self._sealed(i), head, self.header)
+        except TokenFileError as error:
+            raise self._chunk_error(i, error) from error
+
+    def seconds(self, i: int) -> Tensor | None:
+        """The presentation times of chunk `i`, None where it has none; its tokens are not decoded."""
+        head = self.head(i)
+        try:
+            return torch.from_numpy(unpack_times(self._sealed(i), head)) if head.times else None
         except TokenFileError as error:
             raise self._chunk_error(i, error) from error
 
     def __iter__(self) -> Iterator[Tokens]:
-        whole, timed = -1, None  # the number of the last chunk handed out; whether it has presentation times
-        for i, entry in enumerate(self._contents.entries):
+        return (tokens for _, tokens in self.chunks())
+
+    def chunks(self, first: int = 0, last: int | None = None) -> Iterator[tuple[int, Tokens]]:
+        """Chunks `first` to `last` with their numbers; with `keep_going` those that are lost are passed over."""
+        whole = timed = time = None  # of the last chunk handed out: number, has it times, time of its last frame
+        for i in range(first, len(self) if last is None else last + 1):
+            entry = self._contents.entries[i]
             try:
-                if not entry.key and entry.number != whole + 1:
+                if not entry.key and entry.number > 0 and whole != entry.number - 1:
                     raise self._chunk_error(i, TokenFileError("continues a chunk that is lost"))
                 tokens = self.read(i)
                 if timed not in (None, tokens.seconds is not None):
                     raise self._chunk_error(i, TokenFileError("differs from the others in having presentation times"))
+                if tokens.seconds is not None:
+                    fault = fault_of_times(tokens.seconds.numpy(), time)
+                    if fault is not None:
+                        raise self._chunk_error(i, TokenFileError(fault))
+                    time = float(tokens.seconds[-1])
             except TokenFileError as error:
                 if not self.keep_going:
                     raise
                 self.problems.append(str(error).removeprefix(f"{self.name}: "))
                 continue
             whole, timed = entry.number, tokens.seconds is not None
-            yield tokens
-        if whole < 0:
+            yield i, tokens
+        if whole is None:
             raise TokenFileError(f"{self.name}: not one chunk is intact; fetch the file again")
+
+    def inconsistencies(self) -> list[str]:
+        """Why the file, though its chunks may be intact, does not decode to what it says; empty if it does."""
+        return inconsistencies(self.header, self._contents.entries)
+
+    def _sealed(self, i: int) -> bytes:
+        entry = self._contents.entries[self._index(i)]
+        data = self._source.read(entry.offset, entry.length)
+        if not sealed(data):
+            raise TokenFileError("fails its checksum")
+        return data
 
     def _index(self, i: int) -> int:
         n = len(self)
@@ -191,11 +227,11 @@ class FileSummary:
 
 
 def summary(path: Source, *, keep_going: bool = False) -> FileSummary:
-    """The figures of a token file; nothing is decoded."""
-    with TokenReader(path, keep_going=keep_going) as reader:
+    """The figures of a token file, however large; nothing is decoded."""
+    with TokenReader(path, keep_going=keep_going, large=True) as reader:
         heads = [reader.head(i) for i in range(len(reader))]
         header, recipe, info = reader.header, reader.recipe, reader.info
-        cells = sum(h.slots for h in heads) * header.rows * header.columns
+        cells = sum(h.slots for h in heads) * header.cells
         tokens = sum(h.tokens for h in heads)
         mask_bytes, value_bytes = sum(h.mask_bytes for h in heads), sum(h.value_bytes for h in heads)
         size, rate, pixels = reader.size_bytes, info.fps, info.frames * info.width * info.height
@@ -215,18 +251,19 @@ def _seconds(reader: TokenReader) -> float:
     interval = float(1 / reader.info.fps)
     if not reader.head(0).times:
         return reader.info.frames * interval
-    first, last = reader.read(0).seconds, reader.read(-1).seconds
+    first, last = reader.seconds(0), reader.seconds(-1)
     if first is None or last is None:
         raise TokenFileError(f"{reader.name}: some chunks have presentation times and some do not")
     return float(last[-1] - first[0]) + interval
 
 
-def verify(path: Source) -> list[str]:
+def verify(path: Source, *, large: bool = False) -> list[str]:
     """Every fault that reading all of the file brings to light; an empty list means that it is sound."""
     problems: list[str] = []
     try:
-        with TokenReader(path, keep_going=True) as reader:
+        with TokenReader(path, keep_going=True, large=large) as reader:
             problems = reader.problems
+            problems += reader.inconsistencies()
             for _ in reader:
                 pass
     except TokenFileError as error:

@@ -39,7 +39,7 @@ class Tokens:
             f"the mask of one video is bool [T, H, W], none of them 0; got {describe(m)}",
         )
         check_shape(v.ndim == 2 and v.is_floating_point(), f"token values are floating point [N, C]; got {describe(v)}")
-        kept = int(m.sum())
+        kept = int(m.count_nonzero())  # a sum would first make whole numbers of all cells
         check_shape(kept == len(v), f"the mask keeps {kept} cells, values has {len(v)} rows")
         if not self.spans:
             object.__setattr__(self, "spans", (Span(slots=m.shape[0], frames=self.info.frames),))
@@ -94,7 +94,7 @@ class Tokens:
         slot = frame = token = 0
         for span in self.spans:
             mask = self.mask[slot : slot + span.slots]
-            n = int(mask.sum())
+            n = int(mask.count_nonzero())
             times = None if self.seconds is None else self.seconds[frame : frame + span.frames]
             yield replace(
                 self,

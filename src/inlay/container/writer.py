@@ -17,7 +17,8 @@ from inlay.container.header import FileHeader
 from inlay.container.layout import CRC_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
 from inlay.container.scan import Unfinished, part_of
 from inlay.container.tokens import Tokens
-from inlay.errors import InlayError, TokenFileError, UsageError, pick
+from inlay.errors import OutputError, TokenFileError, UsageError, pick
+from inlay.files import check_output, open_part
 from inlay.types import Recipe, VideoInfo
 
 _SHARED = ("backbone", "weight_hash", "time_stride", "space_stride")  # what a file says once for all its chunks
@@ -175,7 +176,7 @@ class TokenWriter:
 
     def _take_up(self, path: Path, left: Unfinished, *, force: bool) -> BinaryIO:
         """The part as it stood before its last key chunk, ready for more."""
-        _check_target(path, force=force)
+        check_output(path, what="a token file", force=force)
         if left.header.recipe != self.recipe:
             raise UsageError(
                 f"{left.path} was begun with other settings ({_settings(left.header.recipe)}) "
@@ -185,12 +186,12 @@ class TokenWriter:
         self.header, self._times = left.header, left.times
         self._entries, self._at = list(left.entries), left.end
         try:
-            file = left.path.open("r+b")
+            file = open_part(left.path, "r+b")
             file.write(left.header.pack())  # once more a file whose totals are unknown
             file.truncate(left.end)
             file.seek(left.end)
         except OSError as error:
-            raise UsageError(f"cannot go on with {left.path}: {error.strerror or error}") from error
+            raise OutputError(f"cannot go on with {left.path}: {error.strerror or error}") from error
         return file
 
     def _write(self, data: bytes) -> None:
@@ -208,8 +209,10 @@ class TokenWriter:
         self._file.seek(self._start + self._at)
         self._file.flush()
 
-    def _write_error(self, error: OSError) -> InlayError:
-        return InlayError(f"cannot write {self._path or 'the token file'}: {error.strerror or error}; nothing was kept")
+    def _write_error(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"cannot write {self._path or 'the token file'}: {error.strerror or error}; nothing was kept"
+        )
 
 
 def _settings(r: Recipe) -> str:
@@ -217,20 +220,8 @@ def _settings(r: Recipe) -> str:
 
 
 def _create(path: Path, *, force: bool) -> BinaryIO:
-    _check_target(path, force=force)
-    try:
-        return part_of(path).open("wb")
-    except OSError as error:
-        raise UsageError(f"cannot write in {path.parent}: {error.strerror or error}") from error
-
-
-def _check_target(path: Path, *, force: bool) -> None:
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; give the name of a file in it")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder {path.parent} does not exist; make it first")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; choose another name, or replace it (force=True)", about="force")
+    check_output(path, what="a token file", force=force)
+    return open_part(part_of(path))
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:

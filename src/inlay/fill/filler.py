@@ -18,6 +18,7 @@ from inlay.fill.plain import FILLS, Fill
 from inlay.kernels import Replay
 from inlay.types import Recipe
 
+MOST = torch.finfo(torch.float32).max  # what can be said of a tau that is larger, or infinite
 LIT_FILES = {"lit": "lit", "lit-paper": "lit-paper"}  # fill -> suffix of the weight file beside the backbone's
 
 
@@ -95,5 +96,5 @@ class Filler:
         if not isinstance(run, Lit):
             return run(z_BCTHW, keep_BTHW)
         if not isinstance(tau, Tensor):
-            tau = torch.full((len(z_BCTHW),), tau, dtype=torch.float32, device=z_BCTHW.device)
+            tau = torch.full((len(z_BCTHW),), min(tau, MOST), dtype=torch.float32, device=z_BCTHW.device)
         return self._replays[name](z_BCTHW, keep_BTHW, tau)

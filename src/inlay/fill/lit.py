@@ -29,6 +29,7 @@ from inlay.kernels.tiles import fade_to_edges, tiled
 from inlay.weightfile import Weights, fill_module, load_weights, save_weights
 
 OVERLAP = 8  # cells that neighbouring windows share on a grid larger than the network was trained on
+FARTHEST = 1000.0  # deviations: a tau beyond this keeps nothing, and says no more to a network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,7 @@ class Lit(nn.Module, ABC):
         """Dense latents; values of dropped cells in `z` are never read. `tau` is the threshold of the mask."""
         check_pair(z_BCTHW, keep_BTHW)
         tau_B = torch.as_tensor(tau, device=z_BCTHW.device, dtype=torch.float32).expand(z_BCTHW.shape[0])
+        tau_B = tau_B.minimum(FARTHEST * self.latent_std.float().mean())  # a file may say that tau is infinite
 
         def part(rows: slice, columns: slice) -> Tensor:
             return self.inlay(z_BCTHW[..., rows, columns], keep_BTHW[..., rows, columns], tau_B)

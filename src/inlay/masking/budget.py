@@ -16,7 +16,8 @@ KINDS = {  # budget -> what it promises
     "bits": "never more than this many bits a pixel, container included",
     "psnr": "the fewest tokens that reach this PSNR",
 }
-STRENGTH = 3.0  # a bucket that is full or empty divides or multiplies tau by e to this
+LARGEST_TAU = 1e6  # latents are nowhere near as far apart: nothing but key slots is kept long before
+STRENGTH = 3.0  # a bucket that is full divides tau by e to this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Budget:
                 f"{' and '.join(given)} contradict each other; a video has one budget, so give one of them",
                 about=tuple(given),
             )
-        _check("tau", self.tau, lambda v: 0 <= v < math.inf, "a distance: zero or more, and finite")
+        _check("tau", self.tau, lambda v: 0 <= v <= LARGEST_TAU, f"a distance, from 0 to {LARGEST_TAU:g}")
         _check("keep", self.keep, lambda v: 0 < v <= 1, "a share of the cells, above 0 and at most 1")
         _check("tokens", self.tokens, lambda v: v >= 1, "a number of tokens, 1 or more")
         _check("bits", self.bits, lambda v: 0 < v < math.inf, "bits a pixel, above 0 and finite")
@@ -79,44 +80,65 @@ def _check(name: str, value: float | None, ok: Callable[[float], bool], wanted: 
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """Credit saved and debt owed, both at most `size`, in cells or in bits. A slot earns its income and pays its cost.
+    """Credit saved, in cells or in bits: a slot earns its income and pays its cost. Credit beyond the size is lost.
 
-    Credit beyond the size is lost. So what a stream has spent exceeds what it has earned by no more than the size,
-    except where a key slot, which is kept whole, found the bucket too empty.
+    Only a key slot, which is kept whole, can bring a stream into debt. The slots after it put a share of their income
+    by until the debt is paid and a reserve stands ready for the next key slot; then all of it is theirs.
     """
 
     size: float
+    reserve: float = 0.0  # credit that only a key slot may take
+    saving: float = 0.0  # share of their income that slots put by while the level is below the reserve
+    income_a_second: float = 0.0
     level: float = 0.0
     lowest: float = 0.0
     earned: float = 0.0
     spent: float = 0.0
+    earned_in_debt: float = 0.0  # when spending was last ahead of earning
 
     def __post_init__(self) -> None:
         if not 0 < self.size < math.inf:
             raise ConfigError(f"a bucket has a size above 0; got {self.size}")
 
     def tau(self, tau: float) -> float:
-        """A full bucket lowers tau, debt raises it: a function of the level alone."""
-        return tau * math.exp(-STRENGTH * max(self.level, -self.size) / self.size)
+        """Credit beyond the reserve lowers tau: a function of the level alone."""
+        return tau * math.exp(-STRENGTH * max(self.level - self.reserve, 0.0) / self.size)
+
+    def allowed(self, income: float, debt: float = 0.0) -> float:
+        """The most that slots with this income may cost; `debt` more where a key slot is among them."""
+        least = min(self.reserve, self.level - debt + self.saving * income)  # the level to leave
+        return self.level + income - least
 
     def room(self, income: float, price: float) -> int:
         """How many tokens at `price` the next slot may keep."""
-        return max(0, math.floor((self.level + income + self.size) / price))
+        return max(0, math.floor(self.allowed(income) / price * (1 + 1e-12)))
 
     def after(self, income: float, cost: float) -> Bucket:
-        level = min(self.level + income - cost, self.size)
+        level, earned = min(self.level + income - cost, self.size), self.earned + income
         return replace(
             self,
             level=level,
             lowest=min(self.lowest, level),
-            earned=self.earned + income,
+            earned=earned,
             spent=self.spent + cost,
+            earned_in_debt=earned if self.spent + cost > earned * (1 + 1e-9) else self.earned_in_debt,
         )
+
+    def learnt(self, debt: float, income: float) -> Bucket:
+        """After a key chunk that took the level down by `debt`: as much is put by as pays it back in time."""
+        needed = max(debt, -self.level, 0.0)
+        saving = max(self.saving, min(needed / max(self.size - income, 1e-9), 1.0))
+        return replace(self, saving=saving, reserve=min(max(self.reserve, debt), self.size) if self.reserve else 0.0)
 
     @property
     def peak(self) -> float:
         """How far spending has been ahead of earning, at worst."""
         return max(0.0, -self.lowest)
+
+    @property
+    def ahead_until(self) -> float:
+        """The second up to which spending was ahead of earning."""
+        return self.earned_in_debt / self.income_a_second if self.income_a_second else 0.0
 
     @property
     def overshoot(self) -> float:

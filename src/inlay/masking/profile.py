@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from inlay.errors import ConfigError
+from inlay.masking.budget import LARGEST_TAU
+
+MOST = sys.float_info.max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,11 @@ class Profile:
         for name, value in list(vars(self).items()):
             if isinstance(value, list):  # as JSON gives them
                 object.__setattr__(self, name, tuple(value))
+        for field in fields(self):
+            if not _fits(getattr(self, field.name), str(field.type)):
+                raise ConfigError(f"{field.name} of a profile is {field.type}, of finite numbers")
+        if not 0 <= self.tau <= LARGEST_TAU:
+            raise ConfigError(f"tau is a distance, from 0 to {LARGEST_TAU:g}; got {self.tau:g}", about="tau")
         if len(self.taus) != len(self.keep_rates):
             raise ConfigError(
                 f"a profile pairs each tau with a keep rate; got {len(self.taus)}, {len(self.keep_rates)}"
@@ -51,5 +60,17 @@ class Profile:
     def load(path: Path) -> Profile:
         try:
             return Profile(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path} is not a profile ({error}); make one again with: inlay calibrate") from error
+        except (ValueError, TypeError, RecursionError, ConfigError) as error:
+            raise ConfigError(
+                f"{path} is not a profile ({str(error)[:200]}); make one again with: inlay calibrate"
+            ) from error
+
+
+def _fits(value: object, kind: str) -> bool:
+    """Whether a value that JSON brought is of the type that a field names."""
+    if kind.startswith("tuple"):
+        return isinstance(value, tuple) and all(_fits(one, "float") for one in value)
+    if kind == "str":
+        return isinstance(value, str)
+    number = isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)
+    return number and abs(value) <= MOST  # type: ignore[arg-type]

@@ -11,11 +11,11 @@ from inlay.codec import LatentChunk, Watch, encode_videos
 from inlay.codec.calls import BatchLimits
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
-from inlay.errors import InlayError, VideoError
+from inlay.errors import InlayError, OutputError, VideoError
 from inlay.scale.config import TokenizeConfig
 from inlay.scale.feed import Feed
 from inlay.scale.layout import LatentMoments, VideoRecord, video_key
-from inlay.scale.store import OutputError, check_scratch
+from inlay.scale.store import check_scratch
 from inlay.tokenizer import Tokenizer
 from inlay.types import VideoInfo
 

@@ -138,8 +138,10 @@ class DatasetRecord:
                     f"{name} is of layout version {version}, this is version {LAYOUT_VERSION}; update inlay"
                 )
             return DatasetRecord(**known(DatasetRecord, fields_))
-        except (ValueError, KeyError, TypeError) as error:
-            raise TokenFileError(f"{name} is damaged ({error}); run inlay tokenize again to restore it") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise TokenFileError(
+                f"{name} is damaged ({str(error)[:200]}); run inlay tokenize again to restore it"
+            ) from error
 
 
 def manifest_lines(text: str) -> Iterator[VideoRecord]:
@@ -147,9 +149,9 @@ def manifest_lines(text: str) -> Iterator[VideoRecord]:
     for number, line in enumerate(text.splitlines(), 1):
         try:
             yield VideoRecord.parse(line)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise TokenFileError(
-                f"{MANIFEST}: line {number} is damaged ({error}); run inlay tokenize again to restore it"
+                f"{MANIFEST}: line {number} is damaged ({str(error)[:200]}); run inlay tokenize again to restore it"
             ) from error
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from inlay.errors import OutputError
 from inlay.scale.layout import (
     DATASET,
     LAYOUT_VERSION,
@@ -22,7 +23,7 @@ from inlay.scale.layout import (
 )
 from inlay.scale.plan import Shard, ShardPlan
 from inlay.scale.shards import ShardRecord
-from inlay.scale.store import OutputError, Store
+from inlay.scale.store import Store
 
 SHOWN = 20  # sources named on the page; the list has them all
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError, VideoError
+from inlay.files import kind_of
 from inlay.scale.layout import known
 from inlay.scale.store import filesystem, is_address
-from inlay.scale.tables import TABLES, read_table
+from inlay.scale.tables import TABLES, TableRow, read_table
 from inlay.scale.tars import TAR_SUFFIXES, braces, members
 from inlay.video.listing import RAW_SUFFIXES, VIDEO_SUFFIXES
 
@@ -62,9 +63,8 @@ def _find(source: str, path_column: str | None, caption_column: str | None) -> I
         yield from (member for part in parts for member in _expanded(_named(part, part)))
     elif suffix in TABLES and (is_address(source) or not Path(source).is_dir()):
         rows = read_table(source, path_column=path_column, caption_column=caption_column)
-        listed = dict.fromkeys((_below(source, row.path), row.path, row.caption) for row in rows)  # each row once
-        for address, name, caption in listed:
-            yield from (replace(i, caption=caption or i.caption) for i in _expanded(_named(address, name)))
+        for row in dict.fromkeys(rows):  # each row once
+            yield from _listed(source, row)
     elif suffix in TAR_SUFFIXES or suffix in SUFFIXES:
         item = _named(source, source.rstrip("/").rpartition("/")[2])
         if item.problem is not None:
@@ -75,6 +75,16 @@ def _find(source: str, path_column: str | None, caption_column: str | None) -> I
         yield from (member for item in found for member in _expanded(item))
 
 
+def _listed(source: str, row: TableRow) -> Iterator[SourceItem]:
+    """The videos of a row; of one that names none, the reason."""
+    if row.problem is not None:
+        yield SourceItem(name=row.path, address=f"{source}:{row.path}", problem=row.problem)
+        return
+    caption = None if row.caption is None else readable(row.caption)
+    for item in _expanded(_named(_below(source, row.path), readable(row.path))):
+        yield replace(item, caption=caption or item.caption)
+
+
 def _expanded(item: SourceItem) -> Iterator[SourceItem]:
     """A tar is all the videos in it; anything else is itself."""
     if _suffix(item.name) not in TAR_SUFFIXES or item.problem is not None:
@@ -82,8 +92,8 @@ def _expanded(item: SourceItem) -> Iterator[SourceItem]:
         return
     try:
         for m in members(item.address, SUFFIXES):
-            name = f"{item.name}!{m.name}"
-            yield replace(item, name=name, offset=m.offset, size_bytes=m.size_bytes, caption=m.caption)
+            name, caption = readable(f"{item.name}!{m.name}"), None if m.caption is None else readable(m.caption)
+            yield replace(item, name=name, offset=m.offset, size_bytes=m.size_bytes, caption=caption)
     except VideoError as error:  # what came before the damage has been listed
         yield replace(item, problem=str(error))
 
@@ -123,12 +133,10 @@ def _named(address: str, name: str) -> SourceItem:
         found = path.stat()
     except FileNotFoundError:
         return replace(item, problem="is a link to nothing" if path.is_symlink() else "there is no such file")
-    except OSError as error:
-        return replace(item, problem=error.strerror or str(error))
-    if path.is_dir():
-        return replace(item, problem="is a folder")
-    if not path.is_file():
-        return replace(item, problem="is not a regular file")
+    except (OSError, ValueError) as error:  # ValueError: no system has such a name
+        return replace(item, problem=getattr(error, "strerror", None) or f"is no name of a file ({error})")
+    if (kind := kind_of(path)) is not None:
+        return replace(item, problem=f"is {kind}")
     return replace(item, size_bytes=found.st_size, version=str(found.st_mtime_ns))
 
 
@@ -166,7 +174,10 @@ def _suffix(name: str) -> str:
 
 def readable(name: str) -> str:
     """As text that can be stored: bytes of a file name that are no text are written as escapes."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    try:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half a character, as JSON can spell it
+        return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def dump_sources(items: Iterable[SourceItem]) -> str:

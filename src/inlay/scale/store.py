@@ -12,17 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from inlay.errors import InlayError, UsageError, require
-from inlay.files import PART, atomic
+from inlay.errors import OutputError, UsageError, require
+from inlay.files import PART, atomic, kind_of
 from inlay.scale.layout import JOB, SHARDS
 
 LEFTOVERS = (f"*{PART}", "*.attempts")
 LOCK = f"{JOB}/lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-class OutputError(InlayError):
-    """OUT cannot be written: the job stops, because no other video would fare better."""
 
 
 def check_scratch(error: OSError) -> None:
@@ -90,13 +86,13 @@ class Store:
         try:
             self.fs.invalidate_cache()
             return self.fs.info(self.path(name))["size"]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # OUT may be a file: `prepare` says so
             return None
 
     def read_text(self, name: str) -> str | None:
         try:
             return self.fs.cat_file(self.path(name)).decode("utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write_text(self, name: str, text: str) -> None:
@@ -125,10 +121,11 @@ class Store:
     def writing(self, name: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except (OSError, OutputError) as error:  # the job stops, because no other video would fare better
+            cause = error.__cause__ if isinstance(error, OutputError) else error
             raise OutputError(
-                f"cannot write {name} in {self.place}: {error.strerror or error}; nothing of it was kept: "
-                "see to it and run the same command again to go on"
+                f"cannot write {name} in {self.place}: {getattr(cause, 'strerror', None) or error}; nothing of it was "
+                "kept: see to it and run the same command again to go on"
             ) from error
 
     @contextmanager
@@ -146,7 +143,7 @@ class FolderStore(Store):
 
     def prepare(self) -> None:
         if self.root.exists() and not self.root.is_dir():
-            raise UsageError(f"{self.root} is a file; give a folder")
+            raise OutputError(f"{self.root}: is {kind_of(self.root) or 'a file'}; give the name of a folder")
         super().prepare()
 
     def clear(self) -> None:

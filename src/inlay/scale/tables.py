@@ -22,6 +22,7 @@ CAPTION_COLUMNS = ("caption", "text", "prompt", "description")
 class TableRow:
     path: str
     caption: str | None = None
+    problem: str | None = None  # why this row names no video; the others are none the worse for it
 
 
 def read_bytes(place: str) -> bytes:
@@ -53,17 +54,18 @@ def csv_rows(place: str) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{place}: line {reader.line_num} is not CSV: {error}") from error
 
 
-def json_rows(place: str) -> Iterator[dict[str, Any]]:
+def json_rows(place: str) -> Iterator[dict[str, Any] | str]:
     for number, line in enumerate(read_text(place).splitlines(), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UsageError(f"{place}: line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise UsageError(f"{place}: line {number} is not a JSON object")
-        yield row
+            yield f"line {number} is not JSON: {error}"
+        except RecursionError:
+            yield f"line {number} is nested too deeply"
+        else:
+            yield row if isinstance(row, dict) else f"line {number} is not a JSON object"
 
 
 def parquet_rows(place: str) -> Iterator[dict[str, Any]]:
@@ -81,7 +83,9 @@ def parquet_rows(place: str) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{place}: is not a Parquet table: {str(error).splitlines()[0]}") from error
 
 
-TABLES: dict[str, Callable[[str], Iterator[dict[str, Any]]]] = {
+Rows = Iterator[dict[str, Any]] | Iterator[dict[str, Any] | str]  # in place of a row that cannot be read, why
+
+TABLES: dict[str, Callable[[str], Rows]] = {
     ".txt": text_rows,
     ".list": text_rows,
     ".csv": csv_rows,
@@ -94,17 +98,27 @@ TABLES: dict[str, Callable[[str], Iterator[dict[str, Any]]]] = {
 def read_table(place: str, *, path_column: str | None = None, caption_column: str | None = None) -> Iterator[TableRow]:
     """The rows in order; columns go by their usual names unless named."""
     reader = TABLES[Path(place.partition("::")[0]).suffix.lower()]
+    path_name: str | None = None
     for number, row in enumerate(reader(place), 1):
-        if number == 1:
+        if isinstance(row, str):
+            yield TableRow(path=f"row {number}", problem=row)
+            continue
+        if path_name is None:
             path_name = _column(place, row, path_column, PATH_COLUMNS)
             caption_name = _column(place, row, caption_column, CAPTION_COLUMNS)
         if not path_name:
             named = f"none of its columns ({', '.join(map(str, row))}) is called {', '.join(PATH_COLUMNS)}"
             raise UsageError(f"{place}: {named}; name one", about="path_column")
         path, caption = row.get(path_name), row.get(caption_name)
-        if not path:
-            raise UsageError(f"{place}: row {number} has no {path_name}; give each row a path, or remove it")
-        yield TableRow(path=str(path), caption=str(caption) if caption not in (None, "") else None)
+        if isinstance(path, str) and path:
+            yield TableRow(path=path, caption=_text(caption))
+        else:
+            yield TableRow(path=f"row {number}", problem=f"row {number} has no {path_name}, which is a path as text")
+
+
+def _text(caption: object) -> str | None:
+    """Text, or a number as text; lists and objects are no captions."""
+    return str(caption) if isinstance(caption, str | int | float) and caption != "" else None
 
 
 def _column(place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...]) -> str:

@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inlay.errors import VideoError
+from inlay.errors import UsageError, VideoError
 from inlay.scale.store import open_bytes
 
 TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar")
 CAPTION_SUFFIXES = ("txt", "caption", "text")
 CAPTION_KEYS = ("caption", "text", "prompt")
 LONGEST_CAPTION = 1 << 20  # bytes
-BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+BRACES = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
+MOST_NAMES = 1_000_000  # that one pattern may stand for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,9 @@ def braces(pattern: str) -> list[str]:
     >>> braces("train-{08..10}.tar")
     ['train-08.tar', 'train-09.tar', 'train-10.tar']
     """
+    count = math.prod(max(int(last) - int(first) + 1, 0) for first, last in BRACES.findall(pattern))
+    if count > MOST_NAMES:
+        raise UsageError(f"{pattern} stands for {count:,} names, and {MOST_NAMES:,} are the most; give parts of it")
     found = BRACES.search(pattern)
     if found is None:
         return [pattern]
@@ -66,7 +71,7 @@ def members(address: str, suffixes: tuple[str, ...]) -> Iterator[Member]:
                     groups[-1].videos.append(Member(name=info.name, offset=info.offset_data, size_bytes=info.size))
                 elif groups[-1].caption is None:
                     groups[-1].caption = _caption(tar, info)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError) as error:
         damage = VideoError(f"the tar is damaged or cut short ({error}); what lies before the damage is used")
     elsewhere = {group.key: group.caption for group in reversed(groups) if group.caption is not None}
     for group in groups:  # a plain tar of a folder has its files in any order
@@ -103,7 +108,7 @@ def _caption(tar: tarfile.TarFile, info: tarfile.TarInfo) -> str | None:
         return text or None
     try:
         record: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     found = [record[k] for k in CAPTION_KEYS if isinstance(record, dict) and isinstance(record.get(k), str)]
     return found[0] if found else None

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inlay.errors import UsageError
+from inlay.errors import OutputError, UsageError
 from inlay.files import write_atomic
 from inlay.train.config import TrainError
 from inlay.weightfile import load_weights
@@ -85,13 +85,14 @@ def explained(what: str, size_bytes: int = 0, comfort: str = "") -> Iterator[Non
 
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        code = error.errno if isinstance(error, OSError) else None
+    except (OSError, SafetensorError, OutputError) as error:
+        cause = error.__cause__ if isinstance(error, OutputError) else error
+        code = cause.errno if isinstance(cause, OSError) else None
         full = code in DISK_FULL or "No space left" in str(error)
         reason = "the disk is full" if full else (os.strerror(code) if code else str(error))
         size = f" ({size_bytes / 1e6:.1f} MB)" if size_bytes else ""
         cure = "make room, then resume" if full else "name a place that can be written to"
-        raise TrainError("; ".join(filter(None, [f"cannot write {what}{size}: {reason}", comfort, cure]))) from error
+        raise OutputError("; ".join(filter(None, [f"cannot write {what}{size}: {reason}", comfort, cure]))) from error
 
 
 def pack_optimizers(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:

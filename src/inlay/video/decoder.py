@@ -27,6 +27,8 @@ class Decoder:
         self.input = source
         self.keep_going = keep_going
         self.count = 0
+        self._packet_count = self._failed = self._concealed = 0
+        self._interlaced = self._ended = False
         self._wrong: str | None = None
         self.container = source.container()
         try:
@@ -42,13 +44,19 @@ class Decoder:
     @property
     def damage(self) -> str | None:
         """What was wrong with the input so far, and how much could be read nonetheless."""
-        return None if self._wrong is None else f"{self.input.name}: {self._wrong}; {self.count} frames could be read"
+        lost = self._failed
+        if self._ended and not self._interlaced:  # decoders drop frames in silence; of fields two make a frame
+            lost = max(lost, self._packet_count - self.count)
+        total = max(self._packet_count, self.count)
+        found = [self._wrong] if self._wrong is not None else []
+        found += [f"{lost:,} of {total:,} frames could not be decoded"] if lost else []
+        found += [f"{self._concealed:,} of {total:,} frames are damaged"] if self._concealed else []
+        return f"{self.input.name}: {'; '.join(found)}; {self.count} frames could be read" if found else None
 
     def frames(self) -> Iterator[VideoFrame]:
         for packet in self._packets():
-            for frame in self._decode(packet):
-                self.count += 1
-                yield frame
+            yield from self._decode(packet)
+        self._ended = True
         if missing := self.input.shortfall():
             self._note(f"cut short: {missing}")
         if self.count == 0:
@@ -68,6 +76,7 @@ class Decoder:
                 return
             if packet is None:
                 return
+            self._packet_count += bool(packet.size and not packet.is_discard)
             yield packet
 
     def _decode(self, packet: Packet | None) -> list[VideoFrame]:
@@ -76,17 +85,28 @@ class Decoder:
         if packet is not None and packet.is_corrupt:
             self._note("holds a damaged packet")
         try:
-            return self.stream.decode(None) if packet is None else packet.decode()
-        except (av.FFmpegError, OSError) as error:
-            self._note(f"cannot be decoded: {error.strerror or error}")
+            frames = self.stream.decode(None) if packet is None else packet.decode()
+        except (av.FFmpegError, OSError):
+            self._failed += 1
+            self._note(None)
             return []
+        self.count += len(frames)
+        self._concealed += sum(frame.is_corrupt for frame in frames)
+        self._interlaced = self._interlaced or any(frame.interlaced_frame for frame in frames)
+        return frames
 
-    def _note(self, wrong: str) -> None:
+    def _note(self, wrong: str | None) -> None:
         """Damage: an error, or with keep_going something to remember."""
         missing = self.input.shortfall()  # the cause, where a decoder only sees the effect
         self._wrong = self._wrong or (f"cut short: {missing}" if missing else wrong)
-        if not self.keep_going:
-            raise VideoError(f"{self.damage}; fetch the file again, or use these (keep_going)", about="keep_going")
+        if self.keep_going:
+            return
+        self.keep_going = True
+        if self.input.seekable and not self._ended:  # a live stream may have no end
+            for packet in self._packets():  # so that all of the damage is told
+                self._decode(packet)
+            self._ended = True
+        raise VideoError(f"{self.damage}; fetch the file again, or use these (keep_going)", about="keep_going")
 
 
 def video_stream(container: InputContainer, name: str) -> VideoStream:

@@ -37,7 +37,8 @@ class VideoReader:
         keep_going: use what a damaged file still holds.
 
     `width`, `height` and `fps` are those of the chunks; `frames` is how many to expect, None where a pipe does not say;
-    `constant` whether the rate is; `damage`, with keep_going, what was wrong with the part walked over so far.
+    `constant` whether the rate is; `damage` what was wrong with the part walked over so far: frames that could not be
+    decoded are an error unless keep_going is set, those that a decoder dropped or mended in silence are told here.
     """
 
     def __init__(

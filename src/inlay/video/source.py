@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from inlay.errors import MissingError, UsageError, VideoError
+from inlay.files import kind_of
 from inlay.video.promise import needs_seeking, promised_bytes
 
 if TYPE_CHECKING:
@@ -23,11 +24,34 @@ if TYPE_CHECKING:
 
 Source = str | os.PathLike[str] | BinaryIO
 
-ADDRESS = re.compile(r"(https?|rtsps?|rtmps?|rtp|udp|tcp|srt)://")
+FORMATS = {  # demuxer -> what people call its files: those that hold their pictures themselves
+    "mov,mp4,m4a,3gp,3g2,mj2": "mp4, m4v, mov, 3gp",
+    "matroska,webm": "mkv, webm",
+    "avi": "avi",
+    "mpegts": "ts, mts, m2ts",
+    "mpeg": "mpg, mpeg, vob",
+    "asf": "wmv, asf",
+    "flv": "flv",
+    "ogg": "ogv, ogg",
+    "mxf": "mxf",
+    "nut": "nut",
+    "ivf": "ivf",
+    "yuv4mpegpipe": "y4m",
+    "mpegvideo": "m1v, m2v",
+    "h264": "h264",
+    "hevc": "hevc",
+    "obu": "obu",
+    "mjpeg": "mjpeg",
+    "gif": "gif",
+    "png_pipe": "png",
+    "jpeg_pipe": "jpg",
+    "webp_pipe": "webp",
+}
+LIVE = ("hls", "rtsp", "rtp", "sdp", "live_flv", "mpjpeg")  # what servers and cameras speak besides
+ADDRESS = re.compile(r"(https?|rtsps?|rtmps?|rtp|udp|tcp|srt)://", re.IGNORECASE)
 NETWORK = "http,https,httpproxy,tls,tcp,udp,rtp,rtsp,rtmp,rtmps,srt,crypto"  # an address never leads to a local file
 PATIENCE_SECONDS = 20.0  # without a byte from an address
 
-PLAYLISTS = {"hls", "concat", "dash", "imf"}  # containers that only name other files
 HEAD_BYTES = 1 << 16  # enough to see the first boxes of an mp4, whose order tells whether a pipe can be decoded
 
 
@@ -83,10 +107,16 @@ class Input:
     def __init__(self, source: Source) -> None:
         self._closing = ExitStack()
         self.tap: Tap | SeekableTap | None = None
-        self.path: Path | None = None
         self._promised: int | None = None
         self._have = 0
-        self.address = source if isinstance(source, str) and is_address(source) else None
+        try:
+            self._take(source)
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self, source: Source) -> None:
+        self.address = _plain_address(source) if isinstance(source, str) and is_address(source) else None
         if self.address is not None:
             self.name = self.address
         elif isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
@@ -112,23 +142,14 @@ class Input:
         av = pyav()
         try:
             if self.address is not None:
-                return av.open(self.address, "r", options={"protocol_whitelist": NETWORK}, timeout=PATIENCE_SECONDS)
-            if self.path is not None:
-                # the prefix keeps a colon in a file name from being read as a protocol
-                return self._itself(av.open(f"file:{self.path}", "r", options={"protocol_whitelist": "file"}))
+                allowed = {"format_whitelist": ",".join([*FORMATS, *LIVE]), "protocol_whitelist": NETWORK}
+                return av.open(self.address, "r", options=allowed, timeout=PATIENCE_SECONDS)
             if isinstance(self.tap, SeekableTap):
                 self.tap.seek(0)
-            return self._itself(av.open(self.tap, "r"))
+            # the bytes alone: no name that FFmpeg could take for a pattern, and no way from here to other files
+            return av.open(self.tap, "r", options={"format_whitelist": ",".join(FORMATS), "protocol_whitelist": "none"})
         except (av.FFmpegError, OSError, ValueError, UnicodeError) as error:
             raise VideoError(self._why_not(error)) from error
-
-    def _itself(self, container: InputContainer) -> InputContainer:
-        """A file someone sent must not make us read others: what it shows would come from their videos."""
-        kinds = PLAYLISTS & set(container.format.name.split(","))
-        if kinds:
-            container.close()
-            raise VideoError(f"{self.name}: a playlist ({kinds.pop()}) that names other files; give the video itself")
-        return container
 
     def shortfall(self) -> str | None:
         """How much of the input is missing by its own account, or None. For a pipe: known once it has ended."""
@@ -148,17 +169,12 @@ class Input:
         try:
             if not path.exists():
                 raise VideoError(f"{self.name}: there is no such file")
-            if path.is_dir():
-                raise VideoError(f"{self.name}: is a folder, not a video; name a file in it")
-            if path.is_file():
-                with path.open("rb") as file:
-                    self._measure(file, path.stat().st_size)
-                self.path = path
-                return
-            pipe = self._closing.enter_context(path.open("rb"))
+            if (kind := kind_of(path)) is not None:  # opening a pipe could wait for ever
+                raise VideoError(f"{self.name}: is {kind}, not a video; give a file, or - for standard input")
+            file = self._closing.enter_context(path.open("rb"))
         except (OSError, ValueError) as error:
             raise VideoError(f"{self.name}: cannot be opened: {reason(error)}") from error
-        self._take_stream(pipe)
+        self._take_stream(file)
 
     def _take_stream(self, stream: BinaryIO) -> None:
         try:
@@ -200,14 +216,23 @@ class Input:
         if missing is not None:
             return f"{self.name}: cut short before its table of contents: {missing}; fetch it again"
         av = pyav()
-        if isinstance(error, av.error.InvalidDataError | EOFError | ValueError):
-            return f"{self.name}: not a video this build of PyAV can read; check it with: ffprobe, or convert it to mp4"
+        if isinstance(error, av.error.InvalidDataError | EOFError | ValueError):  # also: a format that is not allowed
+            kinds = ", ".join(FORMATS.values())
+            return (
+                f"{self.name}: not a video of a kind that is read ({kinds}); convert it to mp4; lists are not followed"
+            )
         return f"{self.name}: cannot be opened: {reason(error)}"
 
 
 def is_address(source: str) -> bool:
     """A camera or a server rather than a file: `rtsp://…`, `https://…`."""
     return ADDRESS.match(source) is not None
+
+
+def _plain_address(source: str) -> str:
+    """With its scheme in small letters, as FFmpeg knows it."""
+    scheme, mark, rest = source.partition("://")
+    return scheme.lower() + mark + rest
 
 
 def _read_fully(stream: Any, size: int) -> bytes:

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from inlay.errors import ConfigError, ShapeError, UsageError, VideoError
+from inlay.errors import ConfigError, OutputError, ShapeError, UsageError, VideoError
 from inlay.files import part_beside
 from inlay.video.frames import Video
 from inlay.video.pixels import careful_bicubic
@@ -96,6 +96,8 @@ class VideoWriter:
                 self._container = av.open(_Pipe(), "w", format="mp4", options={"movflags": _FRAGMENTS})
             else:
                 options = {} if self.path.suffix.lower() == ".mkv" else {"movflags": "+faststart"}
+                if options and self.fps > 1000:  # an mp4 counts its length in milliseconds unless told otherwise
+                    options["movie_timescale"] = str(_FINEST_TICK)
                 kind = CONTAINERS[self.path.suffix.lower()]
                 self._container = av.open(f"file:{self._part}", "w", format=kind, options=options)
             self._open = True
@@ -106,9 +108,13 @@ class VideoWriter:
         """Whatever PyAV or the system raises as one line, and nothing left behind."""
         try:
             yield
+        except BrokenPipeError:  # whoever read standard output has gone
+            self.abandon()
+            raise
         except (pyav().FFmpegError, OSError, ValueError) as error:
             self.abandon()
-            raise VideoError(f"{self.path}: cannot be {done}: {reason(error)}") from error
+            kind = OutputError if isinstance(error, OSError) else VideoError  # the place, or the pictures
+            raise kind(f"{self.path}: cannot be {done}: {reason(error)}") from error
 
     def _add_stream(self) -> VideoStream:
         how = self._coding

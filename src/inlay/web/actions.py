@@ -63,7 +63,7 @@ class Actions:
         def work(session: Session) -> str:
             start = time.perf_counter()
             advance(0.0, "Painting the clip")
-            video = built_in(name)
+            video = built_in(str(name))
             session.load(self.tokenizer, video, name, time.perf_counter() - start, advance)
             return self._loaded(session)
 
@@ -71,17 +71,19 @@ class Actions:
 
     def upload(self, visitor: str | None, path: str | None, fill: str, advance: Advance) -> View:
         def work(session: Session) -> str:
-            session.load_file(self.tokenizer, self._own(path), self.limits, advance)
+            session.load_file(self.tokenizer, self._own(session, path), self.limits, advance)
             return self._loaded(session)
 
+        advance = self._in_time(advance)
         return self._try(visitor, work, 0, fill, anew=True)
 
     def upload_tokens(self, visitor: str | None, path: str | None, fill: str, advance: Advance) -> View:
         def work(session: Session) -> str:
-            session.load_tokens(self.tokenizer, self._own(path), self.limits)
+            session.load_tokens(self.tokenizer, self._own(session, path), self.limits)
             self._decode(session, fill, advance)
             return f"Decoded {session.name}. There is no original to compare with."
 
+        advance = self._in_time(advance)
         return self._try(visitor, work, 0, fill, anew=True)
 
     def choose(self, visitor: str | None, mode: str, tau: float, keep: float, frame: int, fill: str) -> View:
@@ -103,6 +105,7 @@ class Actions:
                 return "The mask has changed meanwhile; reconstruct once more."
             return f"Reconstructed with {render.FILL_NAMES[fill]}. Choose another fill and reconstruct to compare."
 
+        advance = self._in_time(advance)
         return self._try(visitor, work, frame, fill)
 
     def look(self, visitor: str | None, frame: int, fill: str) -> View:
@@ -130,13 +133,28 @@ class Actions:
         render.write_film(result, session.film_place(fill))
         return session.results.get(fill) is result
 
-    def _own(self, path: str | None) -> Path:
-        """The upload itself, and never another file by its name."""
+    def _in_time(self, advance: Advance) -> Advance:
+        """The same, which ends what takes longer than one visitor may make the others wait."""
+        end = time.monotonic() + self.limits.max_work
+
+        def within(share: float, what: str) -> None:
+            if time.monotonic() > end:
+                raise UsageError(
+                    f"this took longer than {self.limits.max_work:g} s, the most that this page spends on a request; "
+                    "give a shorter or smaller video, or use the command line, which has no such limit"
+                )
+            advance(share, what)
+
+        return within
+
+    def _own(self, session: Session, path: str | None) -> Path:
+        """The upload itself, and never another file by its name; it goes with the session."""
         if not path:
             raise UsageError("there is no file; choose one, or drop it in")
         place = Path(path).resolve()
         if not place.is_relative_to(self.uploads.resolve()) or not place.is_file():
             raise UsageError("that file was not uploaded to this page; choose one, or drop it in")
+        self.sessions.take(session, place)
         return place
 
     def _try(

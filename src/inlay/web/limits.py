@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.errors import ConfigError, TokenFileError, UsageError, VideoError
+from inlay.sandbox import faults_of
 
 if TYPE_CHECKING:
     from inlay.video.frames import Video
 
 MB = 1 << 20
+CHUNK_FRAMES = 128  # of a chunk of a token file, which is decoded at once
 MOST_RATE = 60  # frames a second; a clip of many more is as dear as a long one
 SIGNATURES: tuple[tuple[int, bytes], ...] = (  # (offset, bytes): files that hold their pictures themselves
     (4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"wide"), (4, b"free"), (4, b"skip"),  # mp4, mov
@@ -34,9 +36,10 @@ class Limits:
     max_seconds: float = field(default=10.0, metadata={"help": "Longest video."})
     max_side: int = field(default=1920, metadata={"help": "Longest side of a video."})
     side: int = field(default=256, metadata={"help": "Short side worked at; larger videos are reduced to it."})
+    max_work: float = field(default=300.0, metadata={"help": "Most seconds spent on one request."})
 
     def __post_init__(self) -> None:
-        for name in ("max_mb", "max_seconds", "max_side", "side"):
+        for name in ("max_mb", "max_seconds", "max_side", "side", "max_work"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be above 0 and finite; got {getattr(self, name):g}", about=name)
 
@@ -47,6 +50,15 @@ class Limits:
     @property
     def max_frames(self) -> int:
         return math.ceil(self.max_seconds * MOST_RATE)
+
+    def check_pixels(self, name: str, pixels: int, *, at_once: int | None = None) -> None:
+        """Of a whole clip, as it is worked on, or of `at_once` frames: what one visitor's memory comes to."""
+        most, what = (at_once or self.max_frames) * 4 * self.side**2, " at once" if at_once else ""
+        if pixels > most:
+            raise UsageError(
+                f"{name} comes to {pixels / 1e6:,.0f} million pixels{what}, and this page takes at most "
+                f"{most / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
+            )
 
     def __str__(self) -> str:
         return f"up to {self.max_mb:g} MB, {self.max_seconds:g} s, {self.max_side} pixels on the longer side"
@@ -101,6 +113,7 @@ def read_clip(path: Path, limits: Limits, advance: Callable[[int, int | None], N
         size = Geometry(short_side=limits.side) if min(width, height) > limits.side else Geometry()
         with open_video(path, size=size) as reader:
             limits.check(path.name, "lasts", width=width, height=height, frames=reader.frames, fps=float(reader.fps))
+            limits.check_pixels(path.name, reader.width * reader.height * (reader.frames or 1))
             return join_videos(list(_counted(reader.chunks(), path.name, limits, reader.frames, advance)))
     except VideoError as error:
         raise VideoError(plain_reason(error, path)) from error
@@ -128,22 +141,31 @@ def _counted(
         count += len(chunk)
         if count > limits.max_frames or count / float(chunk.fps) > limits.max_seconds * 1.001 + 1:
             raise limits.too_long(name, f"has more than {count:,} frames")
+        limits.check_pixels(name, count * chunk.width * chunk.height)
         if advance is not None:
             advance(count, expected)
         yield chunk
 
 
 def open_token_file(path: Path, limits: Limits) -> None:
-    """Refuse a token file that is damaged or too much for this page, before anything is decoded."""
+    """Refuse a token file that is damaged or too much for this page, before anything of it is decoded here.
+
+    The file is a stranger's, so a child reads all of it first: what passes there is sound, and takes no more here.
+    """
     from inlay.container import TokenReader
 
     limits.check_bytes(path)
     try:
         with TokenReader(path) as reader:
-            info = reader.info
+            info, slots = reader.info, [span.slots for span in reader.spans]
+            pixels_of_slot = reader.header.cells * reader.recipe.time_stride * reader.recipe.space_stride**2
     except TokenFileError as error:
         raise TokenFileError(plain_reason(error, path)) from error
     limits.check(path.name, "holds", width=info.width, height=info.height, frames=info.frames, fps=float(info.fps))
+    limits.check_pixels(path.name, sum(slots) * pixels_of_slot)
+    limits.check_pixels(path.name, max(slots) * pixels_of_slot, at_once=CHUNK_FRAMES)
+    for fault in faults_of(path):
+        raise TokenFileError(f"{path.name}: {fault.replace(str(path), path.name)}")
 
 
 def plain_reason(error: Exception, path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,9 +18,12 @@ from inlay.web.limits import Limits
 
 if TYPE_CHECKING:
     from inlay.tokenizer import Tokenizer
+    from inlay.web.sessions import Sessions
 
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_SHARE": "False"}
 LISTEN = "Where to listen; 0.0.0.0 lets the whole network in."
+NAMES = "Names under which it may be reached besides localhost and its address, with commas between."
+TIDY_SECONDS = 60.0  # from one look for visitors who have gone to the next
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +34,19 @@ class ServeConfig:
     port: int = field(default=7860, metadata={"help": "Port; 0 takes a free one."})
     waiting: int = field(default=16, metadata={"help": "Requests that may wait in the queue."})
     sessions: int = field(default=16, metadata={"help": "Visitors whose clips are kept."})
+    names: str = field(default="", metadata={"help": NAMES, "metavar": "NAMES"})
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"a port is a number from 0 to 65535; got {self.port}", about="port")
         if self.waiting < 1 or self.sessions < 1:
             raise ConfigError(f"at least one visitor must fit; got {self.waiting} waiting, {self.sessions} sessions")
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names that requests may ask for: a page elsewhere whose name leads here must not read what is here."""
+        named = (name.strip().lower() for name in self.names.split(","))
+        return frozenset({"localhost", "127.0.0.1", "::1", self.host.lower(), *filter(None, named)})
 
 
 def free_port(config: ServeConfig) -> int:
@@ -75,12 +86,21 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
             files = folder / "files"
             files.mkdir()
             sessions = Sessions(files / "sessions", most=config.sessions)
+            stop = threading.Event()
+            threading.Thread(target=_tidy, args=(sessions, stop), name="tidy", daemon=True).start()
             page = build(Actions(tokenizer=tokenizer, sessions=sessions, limits=limits, uploads=files))
             try:
                 yield page, _launch(page, config, port, limits, files)
             finally:
+                stop.set()
                 page.close(verbose=False)
                 sessions.close()
+
+
+def _tidy(sessions: Sessions, stop: threading.Event) -> None:
+    """Put away what visitors who have gone left behind, though nobody comes any more."""
+    while not stop.wait(TIDY_SECONDS):
+        sessions.tidy()
 
 
 def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Path) -> str:
@@ -109,7 +129,11 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
         state_session_capacity=config.sessions,
         theme=Default(primary_hue="blue", font=plain, font_mono=["ui-monospace", "monospace"]),
         css=STYLE.read_text(encoding="utf-8"),
-        app_kwargs={"middleware": [Middleware(RequestFilter, folder=files)], "docs_url": None, "redoc_url": None},
+        app_kwargs={
+            "middleware": [Middleware(RequestFilter, folder=files, hosts=config.hosts)],
+            "docs_url": None,
+            "redoc_url": None,
+        },
     )
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{port}/"

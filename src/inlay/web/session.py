@@ -74,6 +74,7 @@ class Session:
     choice: Choice | None = None
     token_file: Path | None = None
     results: dict[str, Result] = field(default_factory=dict)
+    uploads: dict[Path, int] = field(default_factory=dict)  # what the visitor sent -> when that came to lie there
 
     def close(self) -> None:
         with self.lock:

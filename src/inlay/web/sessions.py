@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
 from inlay.web.session import Session
@@ -37,9 +38,36 @@ class Sessions:
                 folder.mkdir(mode=0o700, parents=True)
                 session = Session(folder=folder)
             self._sessions[name] = (session, now)
-        for old in stale:
-            old.close()
+        self._put_away(stale)
         return session
+
+    def tidy(self) -> None:
+        """Put away the sessions that nobody has used for long."""
+        with self._lock:
+            stale = self._stale(time.monotonic(), most=self.most)
+        self._put_away(stale)
+
+    def take(self, session: Session, upload: Path) -> None:
+        """An upload belongs to this session now, and those before it go."""
+        self._remove_uploads(session, but=upload)
+        session.uploads = {upload: upload.stat().st_ctime_ns}
+
+    def _put_away(self, sessions: list[Session]) -> None:
+        for session in sessions:
+            session.close()
+            self._remove_uploads(session)
+
+    def _remove_uploads(self, session: Session, but: Path | None = None) -> None:
+        """Equal files of two visitors lie in one place: one that another has, or has just sent again, stays."""
+        with self._lock:
+            held = {path for other, _ in self._sessions.values() if other is not session for path in other.uploads}
+        for path, since in session.uploads.items():
+            if path == but or path in held:
+                continue
+            with suppress(OSError):
+                if path.stat().st_ctime_ns == since:
+                    path.unlink()
+                    path.parent.rmdir()
 
     def _stale(self, now: float, *, most: int) -> list[Session]:
         gone = []
@@ -56,11 +84,10 @@ class Sessions:
         with self._lock:
             session, _ = self._sessions.pop(name or "", (None, 0.0))
         if session is not None:
-            session.close()
+            self._put_away([session])
 
     def close(self) -> None:
         with self._lock:
             sessions = [session for session, _ in self._sessions.values()]
             self._sessions.clear()
-        for session in sessions:
-            session.close()
+        self._put_away(sessions)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen, plain
+from inlay.files import write_atomic
 
 
 def bench(
@@ -42,7 +42,7 @@ def bench(
     Eager and fast paths in one run, with operations, achieved rate, memory and the least time the machine would need.
     """
     if out is not None:
-        paths.output(out, force=force)
+        paths.output(out, force=force, what="a record", suffixes=(".json",))
     from inlay.research.bench import BenchConfig, table
     from inlay.research.bench import bench as run
     from inlay.research.bench.config import names, numbers
@@ -54,5 +54,5 @@ def bench(
     )  # fmt: skip
     record = run(config, note=lambda text: None if screen.json else screen.note(text))
     if out is not None:
-        Path(out).write_text(json.dumps(plain(record), indent=2) + "\n")
+        write_atomic(out, (json.dumps(plain(record), indent=2) + "\n").encode())
     screen.show(record, [("", line) for line in table(record).splitlines()])

@@ -29,7 +29,8 @@ def calibrate(
 
     One pass of the encoder over the clips. `inlay encode --profile FILE` takes its default tau from it.
     """
-    target = paths.output(out or f"{Path(model.backbone).name}.profile.json", force=force)
+    target = out or f"{Path(model.backbone).name}.profile.json"
+    paths.output(target, force=force, what="a profile", suffixes=(".json",))
 
     from inlay.codec import encode_clip
     from inlay.measure import calibrate as calibration

@@ -6,14 +6,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen, size_text
-from inlay.errors import UsageError
+from inlay.files import made_folder
+from inlay.video.geometry import Geometry
 
 FILES = ("clip.mp4", "clip.inlay", "clip.decoded.mp4", "side-by-side.mp4", "curve.png")
 
@@ -39,16 +39,14 @@ def demo(
     """
     if video is not None:
         paths.input_video(video)
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{out}: is a file; give the name of a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [str(folder / name) for name in FILES]
-    for path in files:
-        paths.output(path, force=force, inputs=() if video is None else (video,))
-    model = options.Model(backbone=backbone, fill=fill, device=device)
-    model.check()
-    record = _run(video, files, model, tau, screen, size=size, frames=frames)
+    Geometry.parse(size)  # refused here if it is none
+    with made_folder(out) as folder:
+        files = [str(folder / name) for name in FILES]
+        for path in files:
+            paths.output(path, force=force, inputs=() if video is None else (video,))
+        model = options.Model(backbone=backbone, fill=fill, device=device)
+        model.check()
+        record = _run(video, files, model, tau, screen, size=size, frames=frames)
     screen.show(record, _rows(record))
 
 
@@ -69,6 +67,7 @@ def _run(
     from inlay.video import open_video, write_video
     from inlay.video.synthetic import demo_clip
 
+    budget = Budget(tau=tau)
     clip, tokens, decoded, film, curve = files
     seconds: dict[str, float] = {}
 
@@ -87,7 +86,7 @@ def _run(
             with open_video(video, size=size, frames=frames) as reader:
                 write_video(reader.chunks(), clip, force=True)
     with timed("encode"), open_video(clip) as reader:
-        encode_video(VideoEncoder(tokenizer, budget=Budget(tau=tau)), reader, tokens, screen, force=True)
+        encode_video(VideoEncoder(tokenizer, budget=budget), reader, tokens, screen, force=True)
     with timed("decode"), TokenReader(tokens) as token_reader:
         fill = model.fill or tokenizer.filler.default
         decode_file(token_reader, decoded, tokenizer=tokenizer, fill=fill, force=True, screen=screen)

@@ -66,9 +66,7 @@ def encode(
         encoder = VideoEncoder(tokenizer, config, budget=budget, original=None if piped else again)
         with tokenizer.watched_by(trace):
             encode_video(encoder, reader, target, screen, piped=piped, force=force, resume=resume)
-        outcome = _budget_record(encoder.report)
-        if reader.damage:
-            screen.note(reader.damage)
+        outcome = _budget_record(encoder.report) | ({"damage": reader.damage} if reader.damage else {})
     if curve is not None:
         from inlay.cli.viewing import write_curve
 
@@ -88,7 +86,7 @@ def _checked_output(source: str, out: str | None, curve: str | None, *, force: b
         raise UsageError("a token file is completed at its end and cannot be a stream; give the name of a file")
     if curve is not None:
         paths.output_png("curve", curve, force=force, inputs=(source,))
-    return paths.output(target, force=force, inputs=(source,))
+    return paths.output_tokens(target, force=force, inputs=(source,))
 
 
 def encode_video(
@@ -122,7 +120,7 @@ def _part_noted(target: str, screen: Screen, *, piped: bool) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and piped and keep_part(target):
             screen.note(f"what came before the interruption is in {target}")
-        elif part_of(target).exists():
+        elif part_of(target).exists() and not isinstance(error, UsageError):
             screen.note(f"what was done is in {part_of(target)}; give --resume to go on")
         raise
 
@@ -140,19 +138,21 @@ def _budget_record(report: BudgetReport | None) -> dict[str, Any]:
         "bucket_seconds": report.bucket_seconds,
         "overshoot": bucket.overshoot,
         "peak_overshoot": bucket.peak,
+        "ahead_until_seconds": bucket.ahead_until,
         "bucket_size": bucket.size,
     }
 
 
 def _budget_rows(outcome: dict[str, Any]) -> list[tuple[str, str]]:
     """What was asked for, what came of it, and what finding it cost."""
-    if not outcome:
+    if "budget" not in outcome:
         return []
     kind, asked, got = outcome["budget"], outcome["asked"], outcome["got"]
     text = f"--{kind} {asked:g}, got {got:,}" if kind == "tokens" else f"--{kind} {asked:g}, got {got:.4f}"
     if "overshoot" in outcome:
-        ahead = outcome["peak_overshoot"] / outcome["bucket_size"] * 100
-        text += f" ({outcome['overshoot']:+.1%} in the end; at worst {ahead:.0f} % of the bucket ahead)"
+        unit = "tokens" if kind == "keep" else "bits"
+        above, until = outcome["peak_overshoot"], outcome["ahead_until_seconds"]
+        text += f" ({outcome['overshoot']:+.1%} in the end; up to {above:,.0f} {unit} above until second {until:.1f})"
     elif kind == "psnr":
         text += f" dB, found with {outcome['decodes']} decodes"
     else:

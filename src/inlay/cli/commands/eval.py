@@ -15,6 +15,7 @@ from inlay import __version__
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen, clips_text, public_command
 from inlay.errors import MissingError, UsageError, VideoError, pick
+from inlay.files import made_folder
 
 if TYPE_CHECKING:
     from inlay.measure import MeasureConfig
@@ -60,8 +61,9 @@ def evaluate(
 
     Rules: full, ours, hold, linear, random, frame-skip, pixel-l1, search, search-blocks, router.
     """
+    from inlay.masking import Budget
     from inlay.measure import MeasureConfig
-    from inlay.research.studies.records import Store, choose_metrics, without_unreadable
+    from inlay.research.studies.records import READ_FILE, Store, choose_metrics, without_unreadable
     from inlay.research.studies.rules import RULES
     from inlay.tokenizer import pick_device
 
@@ -71,6 +73,9 @@ def evaluate(
         pick("rule", name, RULES)
     if not names:
         raise UsageError("--rule is empty; give names with commas between, as ours,hold")
+    Budget(tau=tau)  # refused here if it cannot be
+    if rate is not None and not 0 < rate <= 1:
+        raise UsageError(f"--rate is the share of cells kept, above 0 and at most 1; got {rate:g}")
     pick("precision", precision, dict.fromkeys(("none", *options.CHOICES["precision"])))
     model.check()
     kind = pick_device(model.device)
@@ -80,12 +85,10 @@ def evaluate(
     if reconstructions is not None and not Path(reconstructions).is_dir():
         raise UsageError(f"{reconstructions}: no such folder; give the one that holds the reconstructions")
     if report is not None:
-        if Path(report).suffix.lower() not in (".html", ".htm"):
-            raise UsageError(f"{report}: the report is a page; give a name that ends in .html")
-        paths.output(report, force=force)
+        paths.output(report, force=force, what="a report", suffixes=(".html", ".htm"))
     found = cut.open(data, screen.note, interval=interval, clips=clips)
     tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
-    with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch, made_folder(out or scratch, notes=(READ_FILE,)):
         store = Store(Path(out or scratch))
         found = without_unreadable(found, store, screen.note)
         if tokenizer is None:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from inlay.cli import options
 from inlay.cli.screen import Screen, size_text
-from inlay.errors import UsageError
+from inlay.files import made_folder
 
 
 def export(
@@ -35,9 +34,6 @@ def export(
 
     Each file is run once in ONNX Runtime (or read back by torch) and must give PyTorch's answer.
     """
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise UsageError(f"{folder}: is a file; give the name of a folder")
     from inlay.export import ExportConfig
     from inlay.export import export as run
     from inlay.research.bench.config import names, size_of
@@ -46,9 +42,8 @@ def export(
     config = ExportConfig(parts=names(parts), form=form, height=height, width=width, frames=frames, batch=batch)
     model = options.Model(backbone=backbone, weights=weights, device="cpu", trust=trust)
     model.check()
-    tokenizer = model.load()
-    target.mkdir(parents=True, exist_ok=True)
-    record = run(tokenizer, target, config, force=force)
+    with made_folder(folder) as target:
+        record = run(model.load(), target, config, force=force)
     rows = []
     for name, row in record["parts"].items():
         first, shape = next(iter(row["inputs"].items()))  # the others follow from it

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from importlib.util import find_spec
@@ -14,6 +15,8 @@ from inlay.cli import options
 from inlay.errors import ConfigError, require
 from inlay.web import Limits, ServeConfig, running
 from inlay.web.server import free_port
+
+MOST_THREADS = 64  # or as many as there are cores; far more than these bring a thread pool down
 
 
 def serve(
@@ -32,8 +35,9 @@ def serve(
 
     Uploads stay in a temporary folder that is removed at the end; nothing is sent anywhere. Ctrl-C ends it.
     """
-    if threads is not None and threads < 1:
-        raise ConfigError(f"--threads is a number of threads, 1 or more; got {threads}")
+    most = max(MOST_THREADS, os.cpu_count() or 1)
+    if threads is not None and not 1 <= threads <= most:
+        raise ConfigError(f"--threads is a number of threads from 1 to {most}; got {threads}")
     if find_spec("gradio") is None:  # imported only once its settings are in place: it reads them on the way in
         require("gradio", extra="web")
 

@@ -12,6 +12,7 @@ import typer
 from inlay.cli import options
 from inlay.cli.screen import Screen, public_command
 from inlay.errors import MissingError, UsageError
+from inlay.files import made_folder
 
 
 def study(
@@ -67,13 +68,15 @@ def study(
     if not places:
         raise UsageError("a study needs videos; give --data-davis DIR, --data-bench DIR, or both")
 
+    from inlay.masking import Budget
     from inlay.measure import MeasureConfig
     from inlay.research.studies.datasets import ClipSpec, open_data
     from inlay.research.studies.evaluate import Bench
-    from inlay.research.studies.records import choose_metrics, without_unreadable
+    from inlay.research.studies.records import READ_FILE, choose_metrics, without_unreadable
     from inlay.research.studies.workspace import Workspace
     from inlay.tokenizer import pick_device
 
+    Budget(tau=tau)  # refused here if it cannot be
     fill, model = model.fill, replace(model, fill=None)  # one of --lit may be named
     model.check()
     kind = pick_device(model.device)
@@ -82,18 +85,19 @@ def study(
     lits = _lits(lit or [])
     spec = ClipSpec(frames=clips.frames, size=clips.side)
     data = {role: open_data(p, name=role, spec=spec, limit=clips.limit, tell=screen.note) for role, p in places.items()}
-    tokenizer = _tokenizer(model, lits, fill)  # before every clip is read, which takes longer
-    data = {role: without_unreadable(one, store, screen.note) for role, one in data.items()}
-    work = Workspace(
-        bench=Bench(tokenizer, tau=tau, measure=MeasureConfig(device=place)),
-        store=store,
-        data=data,
-        metrics=metric_names,
-        also=tuple(also or ()),
-        command=public_command(),
-        tell=screen.note,
-    )
-    done, failed = run_all(work, names)
+    with made_folder(out, notes=(READ_FILE,)):
+        tokenizer = _tokenizer(model, lits, fill)  # before every clip is read, which takes longer
+        data = {role: without_unreadable(one, store, screen.note) for role, one in data.items()}
+        work = Workspace(
+            bench=Bench(tokenizer, tau=tau, measure=MeasureConfig(device=place)),
+            store=store,
+            data=data,
+            metrics=metric_names,
+            also=tuple(also or ()),
+            command=public_command(),
+            tell=screen.note,
+        )
+        done, failed = run_all(work, names)
     record = {
         "out": out,
         "report": str(Path(out) / "report.html"),

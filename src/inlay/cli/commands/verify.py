@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`inlay verify`: the damage of token files; every checksum is compared and every chunk decoded."""
+"""`inlay verify`: the damage of token files; every checksum is compared, every chunk decoded."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import Annotated
 
 import typer
 
-from inlay.cli import paths
+from inlay.cli import options, paths
 from inlay.cli.screen import Screen
 from inlay.errors import TokenFileError
 
 
 def verify(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Token files (*.inlay).")],
+    *,
+    large: options.Large = False,
     screen: Screen,
 ) -> None:
     """Check token files to the last byte.
 
-    The exit code is 4 if one of them is damaged.
+    What passes decodes to exactly what its header says. The exit code is 4 if one of them does not.
     """
-    reports = {file: _problems(file) for file in files}
+    reports = {file: _problems(file, large=large) for file in files}
     record = {
         "ok": not any(reports.values()),
         "files": [{"file": file, "ok": not found, "problems": found} for file, found in reports.items()],
@@ -30,12 +32,12 @@ def verify(
         raise typer.Exit(TokenFileError.exit_code)
 
 
-def _problems(file: str) -> list[str]:
+def _problems(file: str, *, large: bool) -> list[str]:
     """A file that cannot even be opened is one more problem, not the end of the list."""
     try:
         paths.input_tokens(file)
-        from inlay.container import verify as verify_file
+        from inlay.codec import verify as verify_file
 
-        return verify_file(file)
+        return [problem.removeprefix(f"{file}: ") for problem in verify_file(file, large=large)]
     except TokenFileError as error:
         return [str(error).removeprefix(f"{file}: ")]

@@ -19,6 +19,8 @@ from inlay.errors import UsageError
 if TYPE_CHECKING:
     from inlay.codec import EncodeConfig
     from inlay.container.tokens import Tokens
+    from inlay.types import VideoInfo
+    from inlay.video import VideoReader
     from inlay.video.frames import Video
 
 PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film that is not a video file
@@ -53,6 +55,7 @@ def view(
     mode: options.Mode = "auto",
     size: options.Size = "keep",
     model: options.FilledModel,
+    large: options.Large = False,
     force: options.Force = False,
     screen: Screen,
 ) -> None:
@@ -81,8 +84,9 @@ def view(
     rows: list[tuple[str, str]] = []
     if film is not None:
         record |= _film(
-            source, film, curve, original, model, config, taus, size, screen, is_tokens=is_tokens, force=force
-        )
+            source, film, curve, original, model, config, taus, size, screen, is_tokens=is_tokens, large=large,
+            force=force,
+        )  # fmt: skip
         kept = f"{record['keep_rate']:.1%} of {record['cells']:,} cells, mode {record['mode']}"
         rows += [("film", film), ("kept", kept)]
         rows += [] if curve is None else [("curve", curve)]
@@ -95,12 +99,12 @@ def view(
 
 def _film(
     source: str, film: str, curve: str | None, original: str | None, model: options.Model, config: EncodeConfig,
-    taus: list[float], size: str, screen: Screen, *, is_tokens: bool, force: bool,
+    taus: list[float], size: str, screen: Screen, *, is_tokens: bool, large: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Decode, and of a video encode, as the film goes on; what is read is read once, and one chunk waits at a time."""
     from inlay.cli.passes import backbone_of, tokenizer_of
     from inlay.cli.viewing import write_film
-    from inlay.codec import Encoder
+    from inlay.codec import Encoder, check_file
     from inlay.container import TokenReader
     from inlay.draw.film import shots
     from inlay.video import open_video
@@ -111,8 +115,9 @@ def _film(
     fill: str | None
     with ExitStack() as stack:
         if is_tokens:
-            reader = stack.enter_context(TokenReader(source))
-            originals = stack.enter_context(open_video(original, size=size)) if original else None
+            reader = stack.enter_context(TokenReader(source, large=large))
+            check_file(reader)
+            originals = stack.enter_context(_original(original, size, reader.info)) if original else None
             recipe, frames, chunks = reader.recipe, reader.info.frames, reader
             named = None if model.backbone == options.Model.backbone else model.backbone
             tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=backbone_of(recipe, named)), screen)
@@ -128,6 +133,22 @@ def _film(
         title = Path(source).name
         record = write_film(scenes, film, curve, title=title, frames=frames, force=force, screen=screen)
         return record | {"mode": mode}
+
+
+def _original(path: str, size: str, made_from: VideoInfo) -> VideoReader:
+    """The video a token file was made from, at the size it had then."""
+    from inlay.video import open_video
+
+    video = open_video(path, size=size)
+    if (video.width, video.height) == (made_from.width, made_from.height):
+        return video
+    video.close()
+    wanted = f"{made_from.width}x{made_from.height}"
+    raise UsageError(
+        f"{path}: is {video.width}x{video.height}, and the tokens are of a video of {wanted}; give the video they were "
+        "made from, or the size",
+        about="size",
+    )
 
 
 def _sheet(
@@ -165,6 +186,6 @@ def _check(
         if path is not None:
             paths.output_png(name, path, force=force, inputs=inputs)
     if film is not None and Path(film).suffix.lower() == FILM:
-        paths.output(film, force=force, inputs=inputs)
+        paths.output(film, force=force, inputs=inputs, what="a film", suffixes=(FILM,))
     elif film is not None:
         paths.output_video(film, force=force, inputs=inputs)

@@ -9,6 +9,7 @@ from inlay.errors import ConfigError, UsageError, pick
 
 SIZES: dict[str, tuple[int, int]] = {"256": (256, 256), "480p": (480, 848), "720p": (720, 1280)}  # height, width
 PATHS = {"eager": "0", "fast": "1", "compiled": "compile"}  # name -> INLAY_FAST
+MOST_PIXELS, MOST_CLIP_PIXELS = 1 << 25, 1 << 31  # of one frame: 8K; of all that goes through the network together
 STAGES = ("video", "encode", "mask", "gather", "entropy", "lit", "decode")
 
 
@@ -41,6 +42,11 @@ class BenchConfig:
         for name in ("frames", "batches"):
             if not getattr(self, name) or min(getattr(self, name)) < 1:
                 raise ConfigError(f"{name} are whole numbers from 1; got {getattr(self, name)}")
+        largest = max(height * width for height, width in map(size_of, self.sizes))
+        if largest * max(self.frames) * max(self.batches) > MOST_CLIP_PIXELS:
+            raise ConfigError(
+                f"clips of more than {MOST_CLIP_PIXELS:,} pixels are not timed; give fewer or smaller ones"
+            )
         if self.repeats < 1 or self.warmup < 0:
             raise ConfigError(f"repeats are at least 1, warm-ups at least 0; got {self.repeats}, {self.warmup}")
         if not 0 < self.keep <= 1:
@@ -54,7 +60,11 @@ def size_of(name: str) -> tuple[int, int]:
     (64, 96)
     """
     height, x, width = name.partition("x")
-    if x and height.isdecimal() and width.isdecimal() and int(height) * int(width):
+    if x and height.isdecimal() and width.isdecimal() and max(len(height), len(width)) < 9 and int(height) * int(width):
+        if int(height) * int(width) > MOST_PIXELS:
+            raise ConfigError(
+                f"a frame of {name} has more than {MOST_PIXELS:,} pixels; give a smaller size", about="size"
+            )
         return int(height), int(width)
     return pick("size (a name, or height x width as 480x848)", name, SIZES)
 

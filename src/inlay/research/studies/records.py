@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from inlay.errors import UsageError, VideoError, pick
-from inlay.files import write_atomic
+from inlay.files import write_atomic, writing
 from inlay.measure import METRICS, MeasureConfig, Metric, Score
 from inlay.measure.meter import GaugeRun
 from inlay.research.studies.datasets import DataSet
@@ -260,11 +260,9 @@ class Store:
     def write_bytes(self, name: str | Path, data: bytes) -> Path:
         """Atomic: a reader sees the old file or the new one."""
         path = self.root / name
-        try:
+        with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, data)
-        except OSError as error:
-            raise UsageError(f"{path.parent}: cannot be written ({error.strerror}); give another folder") from error
+        write_atomic(path, data)
         return path
 
     def read_json(self, name: str) -> dict[str, Any] | None:
