@@ -4,12 +4,12 @@
     python benchmarks/shapes/wide.py PLAN.json --clips CLIPS --photos PHOTOS --test TEST --lpips FILE --out OUT
 
 Clips, photographs and test sets are those of run.py. A plan is a list of stages; what a stage does not say is in
-DEFAULTS. A stage begins from the networks the one before left. The first begins from the shipped weights (--weights names
-their folder): channels that are new begin unread by the decoder and unread by the LIT.
+DEFAULTS. A stage begins from the networks the one before left, the first from the shipped weights (--weights names
+their folder): channels that are new begin unread by the decoder and by the LIT.
 
 OUT/results.json holds, after every stage: settings, PSNR and LPIPS of every set at full rate, PSNR and entropy with
-latents rounded to some steps, PSNR and LPIPS after the fill at the rates of the tables, and the log. OUT/NAME.safetensors
-are averaged weights (fp16).
+latents rounded to some steps, PSNR and LPIPS after the fill at the rates of the tables, and the log.
+OUT/NAME.safetensors are averaged weights (fp16).
 """
 
 from __future__ import annotations
