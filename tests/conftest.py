@@ -8,6 +8,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it: before torch is loaded
+
 import numpy as np
 import pytest
 import torch

@@ -1,2 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: the only package that prints."""
+
+import os
+
+# Threads that wait for work give way to other programs. By default they spin, and beside another busy program a command
+# takes several times as long. Read when torch is loaded, so it stands before anything else.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

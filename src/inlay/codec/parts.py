@@ -51,8 +51,12 @@ class Parts:
         compile_halves(backbone, self.device)
         self._encode, self._decode = Replay(backbone.encode), Replay(backbone.decode)
         self._encode_frames, self._keep_cells = Replay(self._frames_to_latents), Replay(keep_cells)
-        if isinstance(backbone, StatefulBackbone):
-            self._encode_next, self._decode_next = Replay(backbone.encode_next), Replay(backbone.decode_next)
+        self._stateful = backbone if isinstance(backbone, StatefulBackbone) else None
+        if self._stateful is not None:
+            self._encode_next, self._decode_next = (
+                Replay(self._stateful.encode_next),
+                Replay(self._stateful.decode_next),
+            )
 
     @property
     def batch(self) -> int:
@@ -129,8 +133,8 @@ class Parts:
         x_BCTHW = self.padded(frames_BTHWC, continued=continued)
         state, seen = before or (None, None)
         if carries:
-            assert isinstance(self.backbone, StatefulBackbone), "only such a network has a state to carry"
-            z_BCTHW, state = self.backbone.encode_next(x_BCTHW, state)
+            assert self._stateful is not None, "only such a network has a state to carry"
+            z_BCTHW, state = self._stateful.encode_next(x_BCTHW, state)
         else:
             z_BCTHW, state = self.backbone.encode(x_BCTHW), None
         z_BCTHW = z_BCTHW.float()
