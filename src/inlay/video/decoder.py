@@ -106,7 +106,7 @@ class Decoder:
             for packet in self._packets():  # so that all of the damage is told
                 self._decode(packet)
             self._ended = True
-        raise VideoError(f"{self.damage}; fetch the file again, or use these (keep_going)", about="keep_going")
+        raise VideoError(f"{self.damage}; fetch the file again, or use what could be read", about="keep_going")
 
 
 def video_stream(container: InputContainer, name: str) -> VideoStream:
