@@ -19,7 +19,7 @@ from inlay.errors import OUT_OF_MEMORY, TokenFileError
 
 MB = 1 << 20
 GRACE_SECONDS = 5.0  # between being asked to end and being ended
-CHECK_MB, CHECK_SECONDS = 512, 30.0  # what reading one upload of the page may take
+CHECK_MB, CHECK_SECONDS = 512, 60.0  # what reading one upload of the page may take, the start of Python included
 
 
 def run(

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inlay.container.header import FileHeader
-from inlay.container.layout import ChunkHead, Entry
+from inlay.container.layout import Entry
 from inlay.errors import TokenFileError
 
-FREE_WORK = 1 << 22  # what the smallest file may ask for: about a second, and 150 MB
+FREE_WORK = 1 << 22  # what the smallest file may ask for
 WORK_PER_BYTE = 512  # and what each of its bytes adds
 FREE_CELLS = 1 << 18  # that one chunk of the smallest file may have, for a network holds a chunk in memory at once
 CELLS_PER_BYTE = 16  # and what each byte of the file adds
@@ -19,14 +19,14 @@ VALUE_WAVE_WORK = 512  # of a wave of q8 numbers
 TOKEN_WORK = 8  # of a token besides its numbers, in numbers
 
 
-def work(part: Entry | ChunkHead, header: FileHeader) -> int:
+def work(chunk: Entry, header: FileHeader) -> int:
     """The units of work that a chunk asks for: one is about a cell of its mask."""
-    cells = part.slots * header.cells
-    if part.tokens == 0:
+    cells = chunk.slots * header.cells
+    if chunk.tokens == 0:
         return cells // EMPTY_CELLS
-    waves = 4 * part.slots + 2 * header.rows + header.columns
-    numbers = part.tokens * (header.channels + TOKEN_WORK)
-    return cells + WAVE_WORK * waves + VALUE_WAVE_WORK * min(waves, part.tokens) + 2 * numbers
+    waves = 4 * chunk.slots + 2 * header.rows + header.columns
+    numbers = chunk.tokens * (header.channels + TOKEN_WORK)
+    return cells + WAVE_WORK * waves + VALUE_WAVE_WORK * min(waves, chunk.tokens) + 2 * numbers
 
 
 def check_work(header: FileHeader, entries: Sequence[Entry], size: int) -> None:
