@@ -223,11 +223,15 @@ def manifest(rng: random.Random, folder: Path) -> Outcome:
         "tokens": 9, "cells": 90, "keep_rate": 0.1, "bytes": 99, "latent_count": 1, "latent_mean": [0.0],
         "latent_std": [1.0], "shards": [],
     }  # fmt: skip
-    case = wrong_json(record if rng.random() < 0.7 else whole, rng)
+    lines = rng.random() < 0.7
+    case = wrong_json(record if lines else whole, rng)
     text = case.decode("utf-8", "replace")
     try:
-        list(manifest_lines(text))
-        DatasetRecord.parse(text)
+        if lines:
+            for found in manifest_lines(text):
+                assert type(found.offset) is type(found.frames) is int and isinstance(found.source, str)
+        else:
+            DatasetRecord.parse(text)
     except InlayError as error:
         return Outcome(refused=refused(error), case=case)
     return Outcome(refused=False, case=case)

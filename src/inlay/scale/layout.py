@@ -36,6 +36,7 @@ FORMATS = {  # how shards are stored -> what `offset` in the manifest counts
     TAR: "bytes: where the token file begins in the shard, so that it can be fetched alone",
     PARQUET: "rows: which row of the shard it is",
 }
+_TYPES = {"str": (str,), "int": (int,), "float": (int, float), "str | None": (str, type(None))}  # as JSON brings them
 TOKENS_COLUMN = "inlay"  # of a Parquet shard: the bytes of the token file; the other columns are a manifest line's
 
 
@@ -76,7 +77,11 @@ class VideoRecord:
 
     @staticmethod
     def parse(line: str) -> VideoRecord:
-        return VideoRecord(**known(VideoRecord, json.loads(line)))
+        given = known(VideoRecord, json.loads(line))
+        for field in fields(VideoRecord):
+            if field.name in given and type(given[field.name]) not in _TYPES[str(field.type)]:
+                raise ValueError(f"{field.name} should be {field.type}; found {ascii(given[field.name])[:40]}")
+        return VideoRecord(**given)
 
     def line(self) -> str:
         return dump_line(asdict(self))
