@@ -344,23 +344,23 @@ def run(given: list[str] | None = None) -> int:
         "stream": (options.frames, lambda soak: stream(soak, options.frames)),
         "page": (options.requests, page),
     }
+    command = f"python -m tests.hunt.soak {' '.join(sys.argv[1:] if given is None else given)}"
+    before = json.loads(options.out.read_text()) if options.out is not None and options.out.exists() else {}
     with tempfile.TemporaryDirectory(prefix="inlay-soak-") as folder:
         soak = Soak(seed=options.seed, folder=Path(folder))
         for name, (wanted, work) in parts.items():
-            if wanted and (options.only is None or name in options.only.split(",")):
-                soak.run(name, work)
-                sys.stderr.write(f"{name}: {json.dumps(soak.parts[name])}\n")
-    words = " ".join(sys.argv[1:] if given is None else given)
-    record = soak.record(f"python -m tests.hunt.soak {words}")
-    if options.out is not None:
-        options.out.write_text(json.dumps(joined(options.out, record), indent=1) + "\n")
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
+            if not wanted or (options.only is not None and name not in options.only.split(",")):
+                continue
+            soak.run(name, work)
+            sys.stderr.write(f"{name}: {json.dumps(soak.parts[name])}\n")
+            if options.out is not None:  # after every part: one of them may take a night
+                options.out.write_text(json.dumps(joined(before, soak.record(command)), indent=1) + "\n")
+    sys.stdout.write(json.dumps(soak.record(command), indent=1) + "\n")
     return 1 if soak.findings else 0
 
 
-def joined(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """With what an earlier soak of the same commit and seed has left there."""
-    before = json.loads(path.read_text()) if path.exists() else {}
+def joined(before: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """With what an earlier soak of the same commit and seed has left."""
     if any(before.get(name) != record[name] for name in ("commit", "seed")):
         return record
     more = {name: before[name] + record[name] for name in ("commands", "findings")}

@@ -57,7 +57,7 @@ class Visitor:
     def _event(self, name: str, data: list[Any]) -> tuple[int, str]:
         event = {"data": data, "fn_index": self.calls[name], "session_hash": self.session, "trigger_id": None}
         status, body = ask(self.address, "/gradio_api/queue/join", json.dumps(event).encode())
-        return (status, listen(self.address, self.session, seconds=120)) if status == 200 else (status, body)
+        return (status, listen(self.address, self.session, seconds=600)) if status == 200 else (status, body)
 
     def _sent(self, name: str, content: bytes) -> dict[str, Any]:
         status, body = upload(self.address, name, content)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,10 @@ def test_killed_runs_and_jobs_lose_nothing(part: str) -> None:
     assert soak("--only", part, "--kills", "2")[part]["killed"] >= 2
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked off")
+@pytest.mark.filterwarnings(
+    "ignore:.*fork:DeprecationWarning"
+)  # other tests leave threads, which --help has no use for
 def test_a_case_dies_at_the_same_place_and_a_loss_is_found(tmp_path: Path) -> None:
     """With a command that takes no time: `inlay --help`."""
     here = Soak(seed=1, folder=tmp_path)

@@ -259,7 +259,7 @@ def test_a_folder_with_everything_in_it(clips: Path, tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out/quarantine.csv").read_text(encoding="utf-8"))))
     reasons = {Path(row["path"]).name: row["reason"] for row in rows}
     assert list(reasons) == ["broken link.mp4", "cut.mp4", "empty.mp4", "playlist.mp4", "stream.mp4", "text.mp4"]
-    assert "names other files" in reasons["playlist.mp4"] and all(reasons.values())
+    assert "lists are not followed" in reasons["playlist.mp4"] and all(reasons.values())
     assert not any(name in reason for name, reason in reasons.items())  # it stands beside the reason
     assert outcome.repeated == 3
     (source / "nothing.mp4").write_bytes(good)
