@@ -126,8 +126,11 @@ def test_budgets_and_precisions(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert raw["keep_rate"] == small["keep_rate"]
     assert small["token_bytes"] < 0.7 * raw["token_bytes"]
     assert raw["relative_error"] < small["relative_error"]
-    linear = run("pack", str(tmp_path / "cache"), str(tmp_path / "d"), "--fill", "linear", "--tau", "0.3", capsys=capsys)
-    assert linear["relative_error"] != small["relative_error"]
+    tight = ["pack", str(tmp_path / "cache"), "--keep", "0.25"]
+    hold = run(*tight, str(tmp_path / "d"), capsys=capsys)
+    linear = run(*tight, str(tmp_path / "e"), "--fill", "linear", capsys=capsys)
+    assert hold["keep_rate"] == linear["keep_rate"] <= 0.25
+    assert linear["relative_error"] != hold["relative_error"] > 0.1
 
 
 def test_workers_make_the_same_bytes(tmp_path: Path) -> None:
