@@ -73,12 +73,9 @@ class LtxDataset(Dataset[dict[str, Any]]):
         self.cache = _opened(place, "ltx")
         sources = data_sources or LTX_SOURCES
         self.data_sources = dict(sources) if isinstance(sources, Mapping) else {name: name for name in sources}
-        others = set(self.cache.other_paths())
-        self.samples = [
-            named
-            for path in self.cache.paths
-            if all(p in self.cache.files or p in others for p in (named := self._paths(path)).values())
-        ]
+        there = {*self.cache.other_paths(), *self.cache.files}
+        samples = map(self._paths, self.cache.paths)
+        self.samples = [sample for sample in samples if there.issuperset(sample.values())]
         if not self.samples:
             raise UsageError(f"{self.cache.root}: no clip has all of {', '.join(self.data_sources)}")
 
