@@ -39,7 +39,9 @@ def musubi_wan(root: Path, clips: int = 3, *, image: bool = False) -> list[Path]
         tensors = {"latents_5x8x12_bfloat16": z}
         if image:
             tensors["clip_bfloat16"] = torch.randn(257, 16).bfloat16()
-            tensors["latents_image_5x8x12_bfloat16"] = torch.cat([torch.ones(4, 5, 8, 12), latents(n + 50, 16)]).bfloat16()
+            tensors["latents_image_5x8x12_bfloat16"] = torch.cat(
+                [torch.ones(4, 5, 8, 12), latents(n + 50, 16)]
+            ).bfloat16()
         path = root / f"clip_{n}_00000-017_0096x0064_wan.safetensors"
         about = {"architecture": "wan", "width": "96", "height": "64", "format_version": "1.0.1", "frame_count": "17"}
         save_file(tensors, path, metadata=about)
@@ -129,7 +131,9 @@ def fastvideo(root: Path, clips: int = 3) -> list[Path]:
     for number in range(0, clips, 2):
         path = root / "combined" / f"data_{number:05d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows[number : number + 2], schema=pa.schema(fields)), path, row_group_size=1)
+        pq.write_table(
+            pa.Table.from_pylist(rows[number : number + 2], schema=pa.schema(fields)), path, row_group_size=1
+        )
         made.append(path)
     (root / "map_style_cache").mkdir()
     (root / "map_style_cache" / "file_info.pkl").write_bytes(b"absolute paths")

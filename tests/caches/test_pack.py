@@ -119,16 +119,17 @@ def test_image_to_video_parts_are_carried(tmp_path: Path) -> None:
 
 def test_budgets_and_precisions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     genuine.ltx(tmp_path / "cache")
-    kept = run("pack", str(tmp_path / "cache"), str(tmp_path / "a"), "--keep", "0.3", "--exact", capsys=capsys)
+
+    def pack(out: str, *words: str) -> dict:
+        return run("pack", str(tmp_path / "cache"), str(tmp_path / out), *words, capsys=capsys)
+
+    kept = pack("a", "--keep", "0.3", "--exact")
     assert kept["keep_rate"] == pytest.approx(0.3, abs=0.002) and kept["tau"] is None
-    raw = run("pack", str(tmp_path / "cache"), str(tmp_path / "b"), "--precision", "bf16", "--tau", "0.3", capsys=capsys)
-    small = run("pack", str(tmp_path / "cache"), str(tmp_path / "c"), "--precision", "q8", "--tau", "0.3", capsys=capsys)
-    assert raw["keep_rate"] == small["keep_rate"]
+    raw, small = pack("b", "--precision", "bf16", "--tau", "0.3"), pack("c", "--precision", "q8", "--tau", "0.3")
+    assert raw["keep_rate"] == small["keep_rate"] and raw["tau"] == 0.3
     assert small["token_bytes"] < 0.7 * raw["token_bytes"]
     assert raw["relative_error"] < small["relative_error"]
-    tight = ["pack", str(tmp_path / "cache"), "--keep", "0.25"]
-    hold = run(*tight, str(tmp_path / "d"), capsys=capsys)
-    linear = run(*tight, str(tmp_path / "e"), "--fill", "linear", capsys=capsys)
+    hold, linear = pack("d", "--keep", "0.25"), pack("e", "--keep", "0.25", "--fill", "linear")
     assert hold["keep_rate"] == linear["keep_rate"] <= 0.25
     assert linear["relative_error"] != hold["relative_error"] > 0.1
 
@@ -247,7 +248,7 @@ def mixed_dtype(path: Path) -> str:
 
 @pytest.mark.parametrize("spoil", [cut, emptied, other_kind, mixed_dtype])
 def test_a_bad_file_is_named_and_carried_along(cache, tmp_path: Path, spoil, capsys) -> None:
-    name, root, files = cache
+    _, root, files = cache
     reason = spoil(files[-1])
     spoilt, path = files[-1].read_bytes(), files[-1].relative_to(root).as_posix()
     made = run("pack", str(root), str(tmp_path / "packed"), "--verify", capsys=capsys)

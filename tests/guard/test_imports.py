@@ -16,7 +16,11 @@ from tests.guard.tree import PACKAGE
 LAYERS: list[dict[str, set[str]]] = [
     {"__main__": {"cli"}, "cli": {"web"}, "web": set()},
     {
-        "research": {"scale", "train", "export"}, "caches": {"scale"}, "scale": set(), "train": set(), "export": set(),
+        "research": {"scale", "train", "export"},
+        "caches": {"scale"},
+        "scale": set(),
+        "train": set(),
+        "export": set(),
     },
     {"draw": {"measure"}, "measure": set()},
     {"tokenizer": set()},

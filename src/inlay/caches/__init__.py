@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latent caches of trainers: musubi-tuner, DiffSynth-Studio, SimpleTuner, LTX-2, FastVideo; to tokens, back, and read as they are."""
+"""Latent caches of trainers (musubi-tuner, DiffSynth-Studio, SimpleTuner, LTX-2, FastVideo): to tokens and back."""
 
 from __future__ import annotations
 

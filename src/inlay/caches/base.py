@@ -174,4 +174,3 @@ def files_below(root: Path, suffix: str) -> list[Path]:
     """All files with this ending, in an order that depends on nothing but their names."""
     found = [p for p in root.rglob(f"*{suffix}") if p.is_file() and not p.name.endswith(PART)]
     return sorted(found, key=lambda p: os.fsencode(p.relative_to(root)))
-

@@ -174,7 +174,8 @@ def pack_cache(
 def agree(store: Store, config: PackConfig, listing: CacheListing) -> None:
     """Begin a job, or refuse to go on with one that was begun with another cache or other settings."""
     items = "".join(f"{i.path} {i.size_bytes} {i.version}\n" for i in listing.items)
-    facts = {"options": asdict(config), "files": len(listing.items), "sha256": hashlib.sha256(items.encode()).hexdigest()}
+    sha256 = hashlib.sha256(items.encode()).hexdigest()
+    facts = {"options": asdict(config), "files": len(listing.items), "sha256": sha256}
     text = store.read_text(PLAN)
     if text is None:
         store.write_text(PLAN, dump(facts))
@@ -281,12 +282,14 @@ def finish(
     videos = [video for shard in shards for video in shard.videos]
     files = [file for shard in shards for file in shard.files]
     if not files:
-        raise CacheError(f"none of the {len(refused)} files could be packed; {refused[0]['path']} {refused[0]['reason']}")
+        first = refused[0]
+        raise CacheError(f"none of the {len(refused)} files could be packed; {first['path']} {first['reason']}")
     others = [*listing.others, *(str(entry["path"]) for entry in refused)]
     carried = sum(carry(listing.root / name, store, f"{OTHERS}/{name}") for name in others)
-    packer, totals = task.packer(), {k: sum(getattr(v, k) for v in videos) for k in ("frames", "tokens", "cells", "bytes")}
-    tau = packer.budget.tau
-    recipe = asdict(packer.config.recipe(packer.spec, tau=tau or 0.0, fill=task.fill)) | ({} if tau is not None else {"tau": None})
+    totals = {name: sum(getattr(v, name) for v in videos) for name in ("frames", "tokens", "cells", "bytes")}
+    packer = task.packer()
+    recipe = asdict(packer.config.recipe(packer.spec, tau=packer.budget.tau or 0.0, fill=task.fill))
+    recipe["tau"] = packer.budget.tau  # None where a budget chose one for each clip
     stats = task.statistics
     dataset = DatasetRecord(
         layout_version=LAYOUT_VERSION, format=TAR, recipe=recipe, options=asdict(config) | {"inlay": inlay.__version__},

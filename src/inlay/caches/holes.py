@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,7 +80,8 @@ class Hole:
 
     @staticmethod
     def parse(record: dict[str, Any]) -> Hole:
-        return Hole(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        return Hole(**given)
 
 
 # --- safetensors ------------------------------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ def checked(hole: Hole) -> Hole:
         raise CacheError(f"has latents of {hole.dtype}; caches hold {', '.join(DTYPES)}: is it of another trainer?")
     sizes = sorted((stride, side) for stride, side in zip(hole.stride, hole.shape, strict=True) if side > 1)
     dense = all(stride >= 0 for stride, _ in sizes) and all(
-        stride >= low * side for (low, side), (stride, _) in zip(sizes, sizes[1:], strict=False)
+        stride >= low * side for (low, side), (stride, _) in pairwise(sizes)
     )
     last = hole.start + sum(stride * (side - 1) for stride, side in sizes)
     if not dense or min(hole.shape, default=0) < 1 or (last + 1) * DTYPES[hole.dtype].itemsize > hole.length:

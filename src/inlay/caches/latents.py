@@ -47,7 +47,8 @@ class LatentStatistics:
 
     @staticmethod
     def parse(record: dict[str, Any]) -> LatentStatistics:
-        return LatentStatistics(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        return LatentStatistics(**given)
 
 
 def spec_of_model(name: str, std: tuple[float, ...] | None = None) -> BackboneSpec:

@@ -44,7 +44,9 @@ class CacheRecord:
                 raise TokenFileError(
                     f"{name} is of version {found['version']}, this is version {CACHE_VERSION}; update inlay"
                 )
-            return CacheRecord(**known(CacheRecord, found) | {"statistics": LatentStatistics.parse(found["statistics"])})
+            return CacheRecord(
+                **known(CacheRecord, found) | {"statistics": LatentStatistics.parse(found["statistics"])}
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise TokenFileError(f"{name} is damaged ({error}); run inlay cache pack again to restore it") from error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List a cache before anything is packed: which files hold latents of one model and one dtype, and what else is there."""
+"""List a cache before anything is packed: which files hold latents of one model and dtype, and what else is there."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def _of_one_kind(form: CacheFormat, root: Path, item: CacheItem, dtype: str, mod
     try:
         own = form.model(root / item.path, item.facts[0].shape[0])
         if own != model or len({facts.shape[0] for facts in item.facts}) > 1:
-            raise CacheError(f"holds latents of {own}, and the others are of {model}; pack them as a cache of their own")
+            raise CacheError(
+                f"holds latents of {own}, and the others are of {model}; pack them as a cache of their own"
+            )
         mixed = next((facts.dtype for facts in item.facts if facts.dtype != dtype), None)
         if mixed is not None:
             raise CacheError(f"holds {mixed}, and the others {dtype}: a trainer cannot stack them; make it again")

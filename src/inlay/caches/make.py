@@ -114,7 +114,9 @@ def make_cache(
         refused += line["refused"]
     watch(len(groups), len(groups))
     if not made:
-        raise VideoError(f"none of the {len(items)} videos could be encoded; {refused[0]['path']} {refused[0]['reason']}")
+        raise VideoError(
+            f"none of the {len(items)} videos could be encoded; {refused[0]['path']} {refused[0]['reason']}"
+        )
     write_atomic(root / QUARANTINE, "".join(dump_line(r) + "\n" for r in refused).encode())
     return MakeResult(
         source=source, out=out, format=form.name, backbone=tokenizer.spec.name,

@@ -125,4 +125,3 @@ class PackedCache:
         if len(data) != size:
             raise TokenFileError(f"{self.root}/{packed.shard} was cut short; fetch it again")
         return data
-

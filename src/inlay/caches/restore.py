@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class VerifyResult:
     files: int
     problems: tuple[str, ...]
     against: str | None = None
-    loss: Loss = Loss()
+    loss: Loss = field(default_factory=Loss)
     psnr: tuple[float, ...] = ()  # dB between the decoded latents, before and after, of some clips
     seconds: float = 0.0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One shard of a packed cache: the token files of its clips, and the rest of their files, written whole or not at all."""
+"""One shard of a packed cache: token files of clips, and the rest of their files, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -73,17 +73,19 @@ def load_shard(store: Store, number: int) -> CacheShard | None:
     return record if record.shard is None or store.size(record.shard) == record.bytes else None
 
 
-def make_shard(task: PackTask, shard: FileShard, progress: Callable[[int, int], None] = lambda n, b: None) -> CacheShard:
+def make_shard(
+    task: PackTask, shard: FileShard, progress: Callable[[int, int], None] = lambda n, b: None
+) -> CacheShard:
     """Pack the files of a shard. What is wrong with one of them ends in `refused`."""
     store, writer = open_store(task.out), ShardWriter(task, shard)
     name = shard_name(shard.number, TAR)
     with store.written(name) as part:
         with part.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for place, item in enumerate(shard.items):
-                writer.pack(tar, shard.first + place, item, name)
+                writer.pack(tar, file, shard.first + place, item, name)
                 progress(1, item.size_bytes)
-        with part.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        with part.open("rb") as whole:
+            sha256 = hashlib.file_digest(whole, "sha256").hexdigest()
         size = part.stat().st_size
     record = CacheShard(
         number=shard.number, shard=name if writer.files else None, bytes=size if writer.files else 0, sha256=sha256,
@@ -109,10 +111,9 @@ class ShardWriter:
         self.refused: list[dict[str, str]] = []
         self.latent_bytes, self.loss, self._clips = 0, Loss(), 0
 
-    def pack(self, tar: tarfile.TarFile, number: int, item: CacheItem, shard: str) -> None:
-        path = Path(self.task.source) / item.path
-        end = tar.offset, tar.fileobj.tell() if tar.fileobj else 0
-        counts = len(self.videos), self.latent_bytes, self.loss
+    def pack(self, tar: tarfile.TarFile, out: BinaryIO, number: int, item: CacheItem, shard: str) -> None:
+        path, end = Path(self.task.source) / item.path, tar.offset
+        before = len(self.videos), self.latent_bytes, self.loss
         try:
             found = path.stat()
             if (found.st_size, str(found.st_mtime_ns)) != (item.size_bytes, item.version):
@@ -121,12 +122,10 @@ class ShardWriter:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             self._pack(tar, number, item, self.form.open(path), sha256, shard)
         except (InlayError, OSError) as error:
-            tar.offset = end[0]  # as if it had never been begun
-            if tar.fileobj:
-                tar.fileobj.seek(end[1])
-                tar.fileobj.truncate()
-            del self.videos[counts[0] :]
-            self.latent_bytes, self.loss = counts[1:]
+            tar.offset = end  # as if it had never been begun
+            out.seek(end)
+            out.truncate()
+            self.videos, self.latent_bytes, self.loss = self.videos[: before[0]], before[1], before[2]
             self.refused.append({"path": item.path, "reason": reason(error)})
 
     def _pack(

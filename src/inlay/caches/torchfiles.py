@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from inlay.caches.base import CacheFile, CacheFormat, HoleFile, NewClip, file_bytes, files_below
 from inlay.caches.holes import DTYPES, CacheError, TensorPlace, torch_contents
-from inlay.files import atomic
+from inlay.files import write_atomic
 
 PROMPT_ROWS = 512  # of the text encoder that DiffSynth-Studio's Wan reads
 PRECOMPUTED = ".precomputed"
@@ -32,9 +33,10 @@ def hole_file(path: Path, whole: bool, find: Any, *, wanted: str) -> HoleFile:
 
 def save(path: Path, contents: Any) -> Path:
     """A torch file, whole or not at all."""
+    buffer = io.BytesIO()  # given a file, torch would write that file's name into it
+    torch.save(contents, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic(path) as part:
-        torch.save(contents, part)
+    write_atomic(path, buffer.getvalue())
     return path
 
 

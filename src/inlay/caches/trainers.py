@@ -109,9 +109,7 @@ class FastVideoDataset(Dataset[Any]):
         collate: makes a batch of rows: FastVideo's `collate_rows_from_parquet_schema` with its schema and padding.
     """
 
-    def __init__(
-        self, place: str | Path, *, collate: Callable[[list[dict[str, Any]]], Any] = list
-    ) -> None:
+    def __init__(self, place: str | Path, *, collate: Callable[[list[dict[str, Any]]], Any] = list) -> None:
         self.cache, self.collate = _opened(place, "fastvideo"), collate
         self.places = [(path, row) for path, file in self.cache.files.items() for row in range(len(file.clips))]
 
@@ -175,7 +173,7 @@ class _PackedGlob:
         self.names = names
 
     def glob(self, pattern: str, **more: Any) -> list[str]:
-        return glob.glob(pattern, **more) + fnmatch.filter(self.names, pattern)
+        return glob.glob(pattern, **more) + fnmatch.filter(self.names, pattern)  # noqa: PTH207 - what it stands for
 
     def __getattr__(self, name: str) -> Any:
         return getattr(glob, name)

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inlay.cli import options
 from inlay.cli.screen import Screen
 from inlay.errors import TokenFileError
+
+if TYPE_CHECKING:
+    from inlay.caches.restore import VerifyResult
+    from inlay.tokenizer import Tokenizer
 
 app = typer.Typer(
     help="Latent caches of trainers: pack them into tokens, unpack them, make them from videos.", no_args_is_help=True
@@ -27,15 +31,13 @@ Tau = Annotated[
     float | None,
     typer.Option("--tau", metavar="X", help="Keep a cell that changed by X deviations.  [default: the cache's own]"),
 ]
-PlainFill = Annotated[
-    str, typer.Option("--fill", metavar="NAME", help="How dropped cells come back: hold or linear.")
-]
-UnpackFill = Annotated[
-    str, typer.Option("--fill", metavar="NAME", help="auto (what pack was told), hold or linear.")
-]
+PlainFill = Annotated[str, typer.Option("--fill", metavar="NAME", help="How dropped cells come back: hold or linear.")]
+UnpackFill = Annotated[str, typer.Option("--fill", metavar="NAME", help="auto (what pack was told), hold or linear.")]
 ShardFiles = Annotated[
     int,
-    typer.Option("--shard-files", metavar="N", show_default=False, help="Files in a shard.  [default: by their number]"),
+    typer.Option(
+        "--shard-files", metavar="N", show_default=False, help="Files in a shard.  [default: by their number]"
+    ),
 ]
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="Processes; 0: one for each core.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Then read everything back, and compare it with CACHE.")]
@@ -49,7 +51,9 @@ Decoder = Annotated[
 FrameCount = Annotated[int, typer.Option("--frames", metavar="N", help="Of a clip at most: the first of each video.")]
 Text = Annotated[
     str | None,
-    typer.Option("--text", metavar="DIR", help="Text embeddings [L, D], named like the videos (.safetensors, .pt, .npy)."),
+    typer.Option(
+        "--text", metavar="DIR", help="Text embeddings [L, D], named like the videos: .safetensors, .pt, .npy."
+    ),
 ]
 
 
@@ -78,12 +82,12 @@ class Measuring:
     weights: options.Weights = None
     device: options.Device = "auto"
 
-    def load(self):  # type: ignore[no-untyped-def]
+    def load(self) -> Tokenizer | None:
         """The tokenizer, or None where no backbone is named."""
-        from inlay.tokenizer import Tokenizer
-
         if self.backbone is None:
             return None
+        from inlay.tokenizer import Tokenizer
+
         return Tokenizer.from_pretrained(self.backbone, weights=self.weights, device=self.device)
 
 
@@ -164,7 +168,7 @@ def make(
     screen.show(result.record(), result.rows())
 
 
-def _verified(place: str, against: str | None, measuring: Measuring, screen: Screen):  # type: ignore[no-untyped-def]
+def _verified(place: str, against: str | None, measuring: Measuring, screen: Screen) -> VerifyResult:
     from inlay.caches import verify_cache
 
     with screen.bar("verifying (files)", time_left=True) as update:
@@ -175,5 +179,6 @@ def _counting(update: Callable[..., None]) -> Callable[[int, int], None]:
     return lambda done, total: update(total=total, completed=done)
 
 
-for _name, _command in {"pack": pack, "unpack": unpack, "verify": verify, "make": make}.items():
+COMMANDS: dict[str, Callable[..., None]] = {"pack": pack, "unpack": unpack, "verify": verify, "make": make}
+for _name, _command in COMMANDS.items():
     app.command(_name)(options.with_flags(_command))
