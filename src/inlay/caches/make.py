@@ -20,7 +20,7 @@ from inlay.errors import ConfigError, InlayError, UsageError, VideoError, pick
 from inlay.files import write_atomic
 from inlay.scale.feed import fetched
 from inlay.scale.layout import dump, dump_line
-from inlay.scale.sources import SourceItem, find_sources
+from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
 from inlay.tokenizer import Tokenizer
 from inlay.video import Geometry, open_video
 from inlay.video.frames import Video, join_videos
@@ -95,6 +95,8 @@ def make_cache(
     """Encode the first frames of each video into a cache; one clip in memory at a time."""
     start, root, form = time.perf_counter(), Path(out), FORMATS[config.format]
     items = find_sources(source)
+    if form.flat:
+        check_names(items)
     (root / NOTES).mkdir(parents=True, exist_ok=True)
     agree(root, config, tokenizer, items)
     made = {line["number"]: line for line in _lines(root / MADE) if (root / line["path"]).is_file()}
@@ -146,6 +148,19 @@ def agree(root: Path, config: MakeConfig, tokenizer: Tokenizer, items: list[Sour
         )
 
 
+def check_names(items: list[SourceItem]) -> None:
+    """Refuse videos whose files would overwrite one another: this trainer names them by the last part alone."""
+    found: dict[str, str] = {}
+    for item in items:
+        last = Path(name_of(item)).name
+        if last in found:
+            raise UsageError(
+                f"{found[last]} and {item.name} would be one file of this format, which knows no folders; "
+                "rename one, or make a cache of each folder"
+            )
+        found[last] = item.name
+
+
 def make_file(
     root: Path, number: int, items: list[SourceItem], config: MakeConfig, form: CacheFormat, tokenizer: Tokenizer
 ) -> dict[str, Any]:
@@ -173,7 +188,7 @@ def encode_clip(item: SourceItem, config: MakeConfig, form: CacheFormat, tokeniz
         raise VideoError(
             f"is {video.width}x{video.height}, and {form.name} takes multiples of {side}; give a size WxH of such"
         )
-    name = str(Path(item.name).with_suffix(""))
+    name = name_of(item)
     z_BCTHW = tokenizer.encode_pixels(tokenizer.pixels([video[:frames]])).float()
     mean, std = tables_of(tokenizer, z_BCTHW)
     return NewClip(
@@ -182,12 +197,21 @@ def encode_clip(item: SourceItem, config: MakeConfig, form: CacheFormat, tokeniz
     )  # fmt: skip
 
 
+def name_of(item: SourceItem) -> str:
+    """What a clip is called: the video below its folder, without the suffix of a video."""
+    name = item.name.replace("!", "/")  # a member of a tar
+    return str(Path(name).with_suffix("")) if Path(name).suffix.lower() in SUFFIXES else name
+
+
 def read_frames(item: SourceItem, config: MakeConfig) -> tuple[Video, int, int]:
     """The first frames at the size asked for, and the size of the source."""
     with fetched(item) as found:
+        frames = min(config.frames, found.frames or config.frames)
         with open_video(found.media, frames=1) as reader:
             width, height = reader.width, reader.height
-        with open_video(found.media, size=config.size, frames=config.frames) as reader:
+        if not isinstance(found.media, str):
+            found.media.seek(0)
+        with open_video(found.media, size=config.size, start=found.start, frames=frames) as reader:
             return join_videos(list(reader.chunks())), width, height
 
 

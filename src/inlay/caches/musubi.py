@@ -28,7 +28,7 @@ VERSION = "1.0.1"
 class Musubi(CacheFormat):
     """Caches of one architecture; others may lie in the same folder, and are then carried along."""
 
-    frame_step = 4
+    frame_step, flat = 4, True
 
     def __init__(self, arch: str) -> None:
         self.arch = arch
