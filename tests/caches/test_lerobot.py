@@ -101,7 +101,8 @@ def test_episodes_with_their_actions(robot_set: Path) -> None:
     for e in range(3):
         sample = data[e]
         assert (sample.index, sample.tasks) == (e, (TASKS[e],))
-        assert sample.action.shape == (LENGTHS[e], 2) and sample.action.dtype == torch.float64 or torch.float32
+        assert sample.action.shape == (LENGTHS[e], 2) and sample.action.dtype == torch.float32
+        assert sample.columns["index"].dtype == torch.int64
         assert sample.action[:, 0].tolist() == [100 * e + t for t in range(LENGTHS[e])]
         assert sample.columns["frame_index"].tolist() == list(range(LENGTHS[e]))
         assert tuple(sample.tokens) == CAMERAS

@@ -6,6 +6,7 @@ Legend: C channels, T slots (latent frames), H W latent rows and columns.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 from abc import ABC, abstractmethod
@@ -66,6 +67,11 @@ class CacheFile(ABC):
     def rest(self) -> bytes:
         """All the rest, as a member of a shard; `rebuild` undoes it."""
 
+    def sha256(self, path: Path) -> str:
+        """Of the file's bytes."""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
     def same_rest(self, member: bytes) -> bool:
         """Whether a member of a shard holds the rest of this file."""
         return self.rest() == member
@@ -84,6 +90,9 @@ class HoleFile(CacheFile):
 
     def latents(self, row: int) -> Tensor:
         return self.hole.read(self.data).reshape(self.facts[row].shape)
+
+    def sha256(self, path: Path) -> str:
+        return hashlib.sha256(self.data).hexdigest()
 
     def rest(self) -> bytes:
         return pack_rest({"kind": "hole", "hole": self.hole.record()}, self.hole.cut(self.data))

@@ -39,9 +39,10 @@ from inlay.scale.layout import (
     dump,
     known,
 )
-from inlay.scale.plan import FEWEST_SHARDS, MOST_BYTES, MOST_VIDEOS
 from inlay.scale.store import LOCK, Store, open_store
 from inlay.types import PRECISIONS
+
+MOST_FILES, MOST_BYTES = 256, 1 << 28  # in a shard: what is lost when a job is killed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +223,7 @@ def sample_latents(listing: CacheListing) -> Iterator[Any]:
 def shards_of(listing: CacheListing, config: PackConfig) -> list[FileShard]:
     """Consecutive files: so many of them, or so many bytes, whichever is reached first."""
     items = listing.good
-    most = config.shard_files or max(1, min(MOST_VIDEOS, len(items) // FEWEST_SHARDS))
+    most = config.shard_files or MOST_FILES
     shards: list[FileShard] = []
     group: list[CacheItem] = []
     first = size = 0

@@ -109,7 +109,7 @@ class ShardWriter:
         self.videos: list[VideoRecord] = []
         self.files: list[PackedFile] = []
         self.refused: list[dict[str, str]] = []
-        self.latent_bytes, self.loss, self._clips = 0, Loss(), 0
+        self.latent_bytes, self.loss = 0, Loss()
 
     def pack(self, tar: tarfile.TarFile, out: BinaryIO, number: int, item: CacheItem, shard: str) -> None:
         path, end = Path(self.task.source) / item.path, tar.offset
@@ -118,9 +118,8 @@ class ShardWriter:
             found = path.stat()
             if (found.st_size, str(found.st_mtime_ns)) != (item.size_bytes, item.version):
                 raise CacheError("has changed since the job began")
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            self._pack(tar, number, item, self.form.open(path), sha256, shard)
+            opened = self.form.open(path)
+            self._pack(tar, number, item, opened, opened.sha256(path), shard)
         except (InlayError, OSError) as error:
             tar.offset = end  # as if it had never been begun
             out.seek(end)
@@ -136,10 +135,9 @@ class ShardWriter:
             z_CTHW = file.latents(row)
             tokens = self.packer.tokens(z_CTHW, facts)
             data = to_bytes(tokens)
-            if self._clips % SAMPLED == 0:
+            if (number + row) % SAMPLED == 0:
                 error = relative_error(z_CTHW, self.decoder.push(as_stored(tokens))[0])
                 self.loss += Loss(clips=1, total=error, worst=error)
-            self._clips += 1
             self.latent_bytes += z_CTHW.numel() * DTYPES[facts.dtype].itemsize
             key = video_key(number) if len(file.facts) == 1 else f"{video_key(number)}-{row:05d}"
             clips.append((add(tar, f"{key}.inlay", data), len(data)))

@@ -14,6 +14,7 @@ from inlay.container.predict import (
     FEATURES,
     MODE_FEATURES,
     MODES,
+    SMALL,
     WEIGHT_ONE,
     Ints,
     Model,
@@ -36,6 +37,7 @@ def fit(numbers: Ints, near: Neighbours) -> tuple[Model, Ints, Ints]:
     some = slice(None, None, max(1, n // SAMPLE))
     centres = np.clip(np.rint(np.median(numbers[some], axis=0)), -(1 << 15), (1 << 15) - 1).astype(np.int64)
     past = np.concatenate([numbers - centres, np.zeros((1, channels), dtype=np.int64)])
+    past = past.astype(np.int32) if np.abs(past).max() < SMALL else past
     mode = near.seen.astype(np.int64)
     draft = Model(
         centres=centres,
@@ -46,7 +48,7 @@ def fit(numbers: Ints, near: Neighbours) -> tuple[Model, Ints, Ints]:
     residual = np.concatenate([past[b] - draft.guess(past, near.last[b], mode[b]) for b in _blocks(n)])
     base = _base(residual[some], mode[some])
     model = Model(centres=centres, weights=draft.weights, base=base, shift=draft.shift)
-    energies = np.concatenate([model.energy(residual, mode), np.zeros((1, channels), dtype=np.int64)])
+    energies = np.concatenate([model.energy(residual, mode), np.zeros((1, channels), dtype=np.int64)]).astype(np.int32)
     sources = energy_sources(near)
     context = np.concatenate([contexts(energies, sources[b]) for b in _blocks(n)])
     shift = _shift(residual[some], base[mode[some]], context[some])

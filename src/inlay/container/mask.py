@@ -32,8 +32,8 @@ def pack_mask(mask_THW: Mask) -> bytes:
         return head
     walk = _Walk(mask_THW.shape, full)
     walk.field[1:, 1:-1, 1:-1] = mask_THW
-    cells, wave = walk.all_waves()
-    context, bits = walk.contexts(cells), walk.flat[cells].astype(bool)
+    order, wave = walk.all_waves()
+    context, bits = walk.all_contexts().ravel()[order], mask_THW[full:].ravel()[order]
     encoder = SymbolEncoder()
     encoder.bits(bits, walk.ones_in_waves(context, bits, wave))  # all waves at once: whoever encodes knows every cell
     return head + encoder.words()
@@ -85,13 +85,22 @@ class _Walk:
                 yield np.sort(start[low:high] + wave - first[low:high])
 
     def all_waves(self) -> tuple[Index, Index]:
-        """The places that `waves` gives, one wave after the other, and the wave of each."""
+        """The cells of the slots that are coded, in (t, y, x) order, sorted as `waves` gives them; and their waves."""
         T, H, W = self.shape
-        t, y, x = np.ogrid[self.full : T, :H, :W]
-        wave = (x + 2 * y + 4 * (t - self.full)).ravel()
-        place = ((t + 1) * self.slot + (y + 1) * self.row + x + 1).ravel()
+        t, y, x = np.ogrid[: T - self.full, :H, :W]
+        wave = (x + 2 * y + 4 * t).ravel()
+        wave = wave.astype(np.uint16) if wave[-1] < 1 << 16 else wave  # which are sorted in linear time
         order = np.argsort(wave, kind="stable")
-        return place[order], wave[order]
+        return order, wave[order]
+
+    def all_contexts(self) -> Index:
+        """[slots, H, W] what `contexts` gives for every cell of the slots that are coded."""
+        own, before = self.field[1 + self.full :], self.field[self.full : -1]
+        mid, low, high = slice(1, -1), slice(None, -2), slice(2, None)
+        near = own[:, mid, low] + own[:, low, mid]
+        diagonal = own[:, low, low] + own[:, low, high]
+        ahead = before[:, mid, high] + before[:, high, low] + before[:, high, mid] + before[:, high, high]
+        return (((near * 3 + diagonal) * 2 + before[:, mid, mid]) * 5 + ahead).astype(np.int64)
 
     def contexts(self, cells: Index) -> Index:
         """Of 90, by kept neighbours: 2 near, 2 diagonal, the same cell before, 4 ahead in the slot before."""
@@ -108,7 +117,7 @@ class _Walk:
 
     def ones_in_waves(self, context: Index, bits: Mask, wave: Index) -> Index:
         """The same for the cells of `all_waves`: each wave knows what the waves before it held."""
-        seen = wave * CONTEXTS + context
+        seen = wave.astype(np.int64) * CONTEXTS + context
         waves = int(wave[-1]) + 1
         held = (np.bincount(seen[b], minlength=waves * CONTEXTS).reshape(waves, CONTEXTS) for b in (~bits, bits))
         zeros, ones = (np.cumsum(h, axis=0) - h for h in held)

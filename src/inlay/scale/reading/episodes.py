@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -121,6 +120,15 @@ def read_columns(episode: Episode, wanted: tuple[str, ...] | None) -> dict[str, 
 
 
 def _numbers(column: Any) -> Tensor | None:
-    """A column as a tensor; None for text and the like."""
-    values = np.array(column.to_pylist())
-    return torch.from_numpy(values) if values.dtype.kind in "biuf" else None
+    """A column as a tensor of its own dtype; None for text and for lists of different lengths."""
+    types = require("pyarrow", extra="scale").types
+    values, shape = column.combine_chunks(), [len(column)]
+    while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
+        inner = values.flatten()
+        if not len(values) or len(inner) % len(values):
+            return None
+        shape.append(len(inner) // len(values))
+        values = inner
+    if not (types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)):
+        return None
+    return torch.from_numpy(values.to_numpy(zero_copy_only=False).reshape(shape).copy())

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast `inlay cache pack` packs latents on one core, what it saves and what it loses, and that its memory is flat.
+
+    python benchmarks/caches.py VIDEOS --out benchmarks/caches_cpu_DATE.json [--clips 12] [--copies 8]
+
+The cache is one of musubi-tuner (Wan), made by `mini` from the first 81 frames of the videos at 448x256; each file
+stands there several times, so that there is something to time. Seconds are those of the CPU, so that what else the
+machine does counts little; each precision is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import multiprocessing
+import os
+import platform
+import pstats
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
+
+from inlay.caches import MakeConfig, PackConfig, make_cache, pack_cache, unpack_cache, verify_cache
+from inlay.tokenizer import Tokenizer
+
+PARTS = {  # what the profile is summed up by -> function
+    "SHA-256 of files": "file_digest",
+    "read the latents": "latents",
+    "choose the cells": "choose_together",
+    "code the mask": "pack_mask",
+    "code the values": "pack_values",
+    "the rest of the file": "rest",
+}
+
+
+def make(videos: Path, root: Path, clips: int, copies: int) -> None:
+    """Real latents, each several times under names of their own."""
+    chosen = root / "videos"
+    chosen.mkdir()
+    for path in sorted(videos.glob("*.mp4"))[:clips]:
+        (chosen / path.name).symlink_to(path.resolve())
+    config = MakeConfig(format="musubi-wan", frames=81, size="448x256")
+    made = make_cache(str(chosen), str(root / "once"), config, Tokenizer.from_pretrained("mini", device="cpu"))
+    (root / "cache").mkdir()
+    for path in sorted((root / "once").glob("*.safetensors")):
+        for copy in range(copies):
+            shutil.copyfile(path, root / "cache" / f"copy{copy}_{path.name}")
+    print(f"{made.clips} clips, {copies} copies each", flush=True)
+
+
+def pack(root: str, precision: str, profiled: bool) -> dict[str, Any]:
+    """In a process of its own: one core, its CPU time, and its memory on the way."""
+    import torch
+
+    torch.set_num_threads(1)
+    memory: dict[int, int] = {}
+    out = f"{root}/{precision}{'-profiled' * profiled}"
+    pack_cache(f"{root}/once", f"{out}-warm", PackConfig(precision=precision))  # what is imported once does not count
+    profile = cProfile.Profile()
+    if profiled:
+        profile.enable()
+    start, wall = time.process_time(), time.perf_counter()
+    done = pack_cache(
+        f"{root}/cache", out, PackConfig(precision=precision),
+        watch=lambda files, total, size: memory.update({files: peak_kb()}),
+    )  # fmt: skip
+    seconds, wall = time.process_time() - start, time.perf_counter() - wall
+    profile.disable()
+    if profiled:
+        return {"shares": shares(profile, seconds)}
+    third = max(n for n in memory if n <= max(memory) // 3)
+    checked = verify_cache(out, against=f"{root}/cache")
+    start = time.process_time()
+    unpack_cache(out, f"{out}-back")
+    unpacking = time.process_time() - start
+    return {
+        "precision": precision,
+        "mb_per_cpu_second": round(done.latent_bytes / 1e6 / seconds, 1),
+        "cpu_seconds": round(seconds, 2),
+        "wall_seconds": round(wall, 2),
+        "unpack_mb_per_cpu_second": round(done.latent_bytes / 1e6 / unpacking, 1),
+        "keep_rate": round(done.dataset.keep_rate, 4),
+        "tau_in_deviations": done.dataset.recipe["tau"],
+        "latent_ratio": round(done.latent_bytes / done.dataset.bytes, 2),
+        "relative_error": round(checked.loss.mean, 4),
+        "worst_relative_error": round(checked.loss.worst, 4),
+        "problems": len(checked.problems),
+        "peak_mb_after_a_third": memory[third] // 1024,
+        "peak_mb_at_the_end": memory[max(memory)] // 1024,
+    }
+
+
+def peak_kb() -> int:
+    """Of this program: what `getrusage` says begins with the memory of whoever started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def shares(profile: cProfile.Profile, seconds: float) -> dict[str, float]:
+    found = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    named: dict[str, float] = {}
+    for (file, _, name), (_, _, _, cumulative, _) in found.items():
+        part = next((part for part, function in PARTS.items() if function == name), None)
+        if (name == "pack" and file.endswith("chunk.py")) or name == "pack_q8":
+            part = "code the values"
+        if part is not None:
+            named[part] = max(named.get(part, 0.0), cumulative)
+    return {part: round(t / seconds, 3) for part, t in sorted(named.items(), key=lambda item: -item[1])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("videos", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--clips", type=int, default=12)
+    parser.add_argument("--copies", type=int, default=8)
+    given = parser.parse_args()
+    rows, spawn = [], multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        make(given.videos, Path(folder), given.clips, given.copies)
+        for precision in ("q8", "bf16", "fp16", "fp32"):
+            row: dict[str, Any] = {}
+            for profiled in (False, True):
+                with spawn.Pool(1) as pool:
+                    row |= pool.apply(pack, (folder, precision, profiled))
+            rows.append(row)
+            print(row, flush=True)
+        files = sorted(Path(folder, "cache").iterdir())
+        record = {
+            "command": f"python benchmarks/caches.py VIDEOS --clips {given.clips} --copies {given.copies}",
+            "cache": "musubi-tuner, Wan: latents of mini, 81 frames of 448x256, bfloat16 [16, 21, 32, 56]",
+            "files": len(files),
+            "latent_mb": round(sum(path.stat().st_size for path in files) / 1e6, 1),
+            "machine": f"{platform.processor() or platform.machine()}, one thread of {os.cpu_count()} cores, "
+            "which others use at the same time",
+            "load_average": [round(x, 1) for x in os.getloadavg()],
+            "rows": rows,
+        }
+    given.out.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
