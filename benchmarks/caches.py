@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast `inlay cache pack` packs latents on one core, what it saves and what it loses, and that its memory is flat.
 
-    python benchmarks/caches.py VIDEOS --out benchmarks/caches_cpu_DATE.json [--clips 12] [--copies 8]
+    python benchmarks/caches.py VIDEOS --made DIR --out benchmarks/caches_cpu_DATE.json [--clips 12] [--copies 24]
 
-The cache is one of musubi-tuner (Wan), made by `mini` from the first 81 frames of the videos at 448x256; each file
-stands there several times, so that there is something to time. Seconds are those of the CPU, so that what else the
-machine does counts little; each precision is a process of its own.
+The cache is one of musubi-tuner (Wan), made in DIR by `mini` from the first 81 frames of the videos at 448x256 (a
+second run uses what is there); each file stands in it several times, so that there is something to time. Seconds are
+those of the CPU, so that what else the machine does counts little; each precision is a process of its own.
 """
 
 from __future__ import annotations
@@ -39,19 +39,22 @@ PARTS = {  # what the profile is summed up by -> function
 }
 
 
-def make(videos: Path, root: Path, clips: int, copies: int) -> None:
-    """Real latents, each several times under names of their own."""
-    chosen = root / "videos"
-    chosen.mkdir()
-    for path in sorted(videos.glob("*.mp4"))[:clips]:
-        (chosen / path.name).symlink_to(path.resolve())
+def make(videos: Path, made: Path, clips: int) -> None:
+    """Real latents."""
+    made.mkdir(parents=True, exist_ok=True)
+    chosen = made.parent / f"{made.name}.txt"
+    chosen.write_text("".join(f"{path.resolve()}\n" for path in sorted(videos.glob("*.mp4"))[:clips]))
     config = MakeConfig(format="musubi-wan", frames=81, size="448x256")
-    made = make_cache(str(chosen), str(root / "once"), config, Tokenizer.from_pretrained("mini", device="cpu"))
-    (root / "cache").mkdir()
-    for path in sorted((root / "once").glob("*.safetensors")):
-        for copy in range(copies):
-            shutil.copyfile(path, root / "cache" / f"copy{copy}_{path.name}")
-    print(f"{made.clips} clips, {copies} copies each", flush=True)
+    make_cache(str(chosen), str(made), config, Tokenizer.from_pretrained("mini", device="cpu"))
+
+
+def multiply(made: Path, root: Path, copies: int) -> None:
+    """Each several times under names of their own."""
+    for place, times in ((root / "once", 1), (root / "cache", copies)):
+        place.mkdir()
+        for path in sorted(made.glob("*.safetensors")):
+            for copy in range(times):
+                shutil.copyfile(path, place / f"copy{copy}_{path.name}")
 
 
 def pack(root: str, precision: str, profiled: bool) -> dict[str, Any]:
@@ -118,12 +121,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("videos", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--made", type=Path, required=True)
     parser.add_argument("--clips", type=int, default=12)
-    parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--copies", type=int, default=24)
     given = parser.parse_args()
     rows, spawn = [], multiprocessing.get_context("spawn")
+    make(given.videos, given.made, given.clips)
     with tempfile.TemporaryDirectory() as folder:
-        make(given.videos, Path(folder), given.clips, given.copies)
+        multiply(given.made, Path(folder), given.copies)
         for precision in ("q8", "bf16", "fp16", "fp32"):
             row: dict[str, Any] = {}
             for profiled in (False, True):
@@ -133,8 +138,8 @@ def main() -> None:
             print(row, flush=True)
         files = sorted(Path(folder, "cache").iterdir())
         record = {
-            "command": f"python benchmarks/caches.py VIDEOS --clips {given.clips} --copies {given.copies}",
-            "cache": "musubi-tuner, Wan: latents of mini, 81 frames of 448x256, bfloat16 [16, 21, 32, 56]",
+            "command": f"python benchmarks/caches.py VIDEOS --made DIR --clips {given.clips} --copies {given.copies}",
+            "cache": "musubi-tuner, Wan: latents of mini, up to 81 frames of 448x256, bfloat16 [16, up to 21, 32, 56]",
             "files": len(files),
             "latent_mb": round(sum(path.stat().st_size for path in files) / 1e6, 1),
             "machine": f"{platform.processor() or platform.machine()}, one thread of {os.cpu_count()} cores, "

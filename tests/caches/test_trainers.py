@@ -7,6 +7,7 @@ LTX-2 and FastVideo, and where the packages they import are at hand.
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -169,6 +170,47 @@ def test_fastvideo(packed: Path) -> None:
         assert {k: v for k, v in row.items() if k != "vae_latent_bytes"} == {
             k: v for k, v in original.items() if k != "vae_latent_bytes"
         }
+
+
+MUSUBI_LISTING = """
+import glob
+class VideoDataset:
+    def __init__(self, folder):
+        self.cache_directory = folder
+    def prepare_for_training(self):
+        from musubi_like.dataset.bucket import BucketBatchManager
+        names = glob.glob(self.cache_directory + "/*_wan.safetensors")
+        self.batch_manager = BucketBatchManager(sorted(names))
+"""
+MUSUBI_LOADING = """
+from safetensors.torch import load_file
+class BucketBatchManager:
+    def __init__(self, names):
+        self.names = names
+    def __getitem__(self, i):
+        stem = "_".join(self.names[i].split("_")[:-3])
+        return {**load_file(self.names[i]), **load_file(stem + "_wan_te.safetensors")}
+"""
+
+
+@about("musubi-wan")
+def test_musubi_is_served(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that list and load as musubi-tuner's do: by `glob.glob` of one, by `load_file` of the other."""
+    home = tmp_path / "code" / "musubi_like" / "dataset"
+    home.mkdir(parents=True)
+    (home / "image_video_dataset.py").write_text(MUSUBI_LISTING)
+    (home / "bucket.py").write_text(MUSUBI_LOADING)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    listing = importlib.import_module("musubi_like.dataset.image_video_dataset")
+    data = listing.VideoDataset(str(tmp_path / "nowhere"))
+    serve_musubi(packed, data)
+    data.prepare_for_training()
+    before = read_musubi(packed.parent / "back", "wan")
+    assert len(data.batch_manager.names) == 3
+    for i in range(3):
+        read = data.batch_manager[i]
+        assert same(read["latents_5x8x12_bfloat16"], before[f"clip_{i}"]["latents"])
+        assert same(read["varlen_t5_bfloat16"], before[f"clip_{i}"]["t5"])
 
 
 @about("ltx")

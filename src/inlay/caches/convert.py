@@ -39,7 +39,7 @@ from inlay.scale.layout import (
     dump,
     known,
 )
-from inlay.scale.store import LOCK, Store, open_store
+from inlay.scale.store import LOCK, OutputError, Store, open_store
 from inlay.types import PRECISIONS
 
 MOST_FILES, MOST_BYTES = 256, 1 << 28  # in a shard: what is lost when a job is killed
@@ -278,6 +278,8 @@ def finish(
 ) -> PackResult:  # fmt: skip
     """Carry along what has no latents, write what describes the whole, and `dataset.json` last."""
     shards = [shard for shard in done if shard is not None]
+    if len(shards) < len(done):
+        raise OutputError(f"a shard is gone from {store}; run the same command again to make it anew")
     refused = [{"path": i.path, "reason": i.problem} for i in listing.items if i.problem is not None]
     refused += [dict(r) for shard in shards for r in shard.refused]
     videos = [video for shard in shards for video in shard.videos]

@@ -194,7 +194,7 @@ def torch_contents(data: bytes) -> tuple[Any, Callable[[TensorPlace], Hole]]:
     with archive:
         members = {info.filename: info for info in archive.infolist()}
         pickles = [name for name in members if name.endswith("/data.pkl")]
-        if len(pickles) != 1:
+        if len(pickles) != 1 or members[pickles[0]].compress_type != zipfile.ZIP_STORED:
             raise CacheError("is a zip file, but none that torch.save wrote; is it a cache of another trainer?")
         prefix = pickles[0].removesuffix("data.pkl")
         try:

@@ -19,8 +19,9 @@ from inlay.caches.table import BUILDERS, rebuild
 from inlay.container import open as open_tokens
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
+from inlay.fill import FILLS
 from inlay.scale.layout import DATASET
-from inlay.scale.reading.dense import MAKERS_CHOICE, Densifier
+from inlay.scale.reading.dense import MAKERS_CHOICE
 from inlay.scale.reading.files import as_file
 
 
@@ -43,7 +44,8 @@ class PackedCache:
             raise TokenFileError(f"{self.root} is not whole: its packing has not ended; run inlay cache pack again")
         self.record = CacheRecord.parse(text, f"{self.root}/{CACHE}")
         self.files = {f.path: f for f in packed_files(self._text(FILES), f"{self.root}/{FILES}")}
-        self.densifier = Densifier(fill=fill)
+        pick("fill", fill, {MAKERS_CHOICE: None, **FILLS})
+        self.fill = fill
 
     def __repr__(self) -> str:
         return f"PackedCache({len(self.files):,} files, {self.record.format} of {self.record.model})"
@@ -96,7 +98,9 @@ class PackedCache:
 
     def latents(self, path: str, row: int = 0) -> Tensor:
         """[C, T, H, W] float32, filled."""
-        return self.densifier.latents(self.tokens(path, row))
+        tokens = self.tokens(path, row)
+        name = tokens.recipe.fill if self.fill == MAKERS_CHOICE else self.fill
+        return pick("fill", name, FILLS)(tokens.dense(), tokens.mask[None])[0]  # a clip is one chunk
 
     def rest(self, path: str) -> bytes:
         """The member of the shard with all but the latents."""

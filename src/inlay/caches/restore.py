@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import shutil
 import time
@@ -198,7 +199,7 @@ class Checker:
         problems = []
         for path in self.cache.other_paths():
             original = self.source / path
-            if not original.is_file() or original.read_bytes() != (self.cache.others / path).read_bytes():
+            if not original.is_file() or not filecmp.cmp(original, self.cache.others / path, shallow=False):
                 problems.append(f"{path}: is not what the cache has; has that changed since it was packed?")
         return problems
 
