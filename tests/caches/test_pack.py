@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import shutil
@@ -167,6 +168,23 @@ def test_a_killed_job_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     assert main([*words, str(out), "--shard-files", "2", "-q"]) == 0
     assert all(p.stat().st_mtime_ns == when for p, when in there.items() if p.with_suffix(".json").exists())
     assert contents(out, without="report") == contents(tmp_path / "whole", without="report")
+
+
+def test_a_full_disk_is_no_fault_of_the_cache(tmp_path: Path, monkeypatch, capsys) -> None:
+    """The job stops with one line, refuses no file, and goes on when there is room."""
+    genuine.simpletuner(tmp_path / "cache")
+    words = ["cache", "pack", str(tmp_path / "cache"), str(tmp_path / "packed"), "-q"]
+
+    def full(*given) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("inlay.caches.shards.add_member", full)
+        assert main(words) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert not list((tmp_path / "packed").glob("shards/*"))
+    assert main(words) == 0
+    assert quarantine(tmp_path / "packed") == {}
 
 
 def test_finished_jobs_do_nothing_and_other_settings_are_refused(tmp_path: Path, capsys) -> None:

@@ -25,6 +25,7 @@ from inlay.caches.layout import CACHE, FILES, OTHERS, PLAN, CacheRecord, CacheSh
 from inlay.caches.listing import CacheItem, CacheListing, check_apart, list_cache
 from inlay.caches.shards import FileShard, PackTask, load_shard, make_shard
 from inlay.errors import ConfigError, UsageError, pick
+from inlay.files import PART
 from inlay.fill import FILLS
 from inlay.masking import CRITERIA, REFERENCES, Budget
 from inlay.scale.layout import (
@@ -159,6 +160,8 @@ def pack_cache(
     store.prepare()
     with store.locked():
         store.clear()
+        for left in (Path(out) / OTHERS).rglob(f"*{PART}"):  # by a job that was killed
+            left.unlink()
         agree(store, config, listing)
         record = agreed_record(store, listing)
         task = PackTask(
@@ -261,9 +264,16 @@ def work(task: PackTask, shards: list[FileShard], store: Store, workers: int, wa
     return before
 
 
+def one_thread() -> None:
+    """Of many processes each has a core."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    executor = ProcessPoolExecutor(max_workers=workers or None, mp_context=get_context("spawn"))
+    executor = ProcessPoolExecutor(workers or None, mp_context=get_context("spawn"), initializer=one_thread)
     try:
         yield executor
     except BrokenProcessPool as error:

@@ -19,6 +19,7 @@ from inlay.caches.table import BUILDERS, rebuild
 from inlay.container import open as open_tokens
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
+from inlay.files import PART
 from inlay.fill import FILLS
 from inlay.scale.layout import DATASET
 from inlay.scale.reading.dense import MAKERS_CHOICE
@@ -70,7 +71,7 @@ class PackedCache:
 
     def other_paths(self) -> Iterator[str]:
         for path in sorted(self.others.rglob("*")):
-            if path.is_file():
+            if path.is_file() and not path.name.endswith(PART):
                 yield path.relative_to(self.others).as_posix()
 
     def open(self, path: str) -> BinaryIO:

@@ -9,11 +9,8 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
 
-import torch
-
-from inlay.caches.base import CacheFile, ClipFacts
+from inlay.caches.base import ClipFacts
 from inlay.caches.holes import DTYPES, CacheError
 from inlay.caches.latents import LatentPacker, LatentStatistics, relative_error
 from inlay.caches.layout import CacheShard, Loss, PackedFile
@@ -77,12 +74,12 @@ def make_shard(
     task: PackTask, shard: FileShard, progress: Callable[[int, int], None] = lambda n, b: None
 ) -> CacheShard:
     """Pack the files of a shard. What is wrong with one of them ends in `refused`."""
-    store, writer = open_store(task.out), ShardWriter(task, shard)
+    store, writer = open_store(task.out), ShardWriter(task)
     name = shard_name(shard.number, TAR)
     with store.written(name) as part:
         with part.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for place, item in enumerate(shard.items):
-                writer.pack(tar, file, shard.first + place, item, name)
+                writer.add(tar, shard.first + place, item, name)
                 progress(1, item.size_bytes)
         with part.open("rb") as whole:
             sha256 = hashlib.file_digest(whole, "sha256").hexdigest()
@@ -98,11 +95,21 @@ def make_shard(
     return record
 
 
+@dataclass(frozen=True, kw_only=True)
+class PackedParts:
+    """What becomes of one file, before it is written."""
+
+    clips: list[tuple[VideoRecord, bytes]]  # and their token files
+    rest: bytes
+    sha256: str
+    latent_bytes: int
+    loss: Loss
+
+
 class ShardWriter:
     """Adds one file of the cache after the other to a tar."""
 
-    def __init__(self, task: PackTask, shard: FileShard) -> None:
-        torch.set_num_threads(1)
+    def __init__(self, task: PackTask) -> None:
         self.task, self.form = task, FORMATS[task.format]
         self.packer = task.packer()
         self.decoder = LatentDecoder(Filler(default=task.fill))
@@ -111,69 +118,65 @@ class ShardWriter:
         self.refused: list[dict[str, str]] = []
         self.latent_bytes, self.loss = 0, Loss()
 
-    def pack(self, tar: tarfile.TarFile, out: BinaryIO, number: int, item: CacheItem, shard: str) -> None:
-        path, end = Path(self.task.source) / item.path, tar.offset
-        before = len(self.videos), self.latent_bytes, self.loss
+    def add(self, tar: tarfile.TarFile, number: int, item: CacheItem, shard: str) -> None:
+        """Pack a file and write it; one that cannot be packed is refused. What is wrong with the disk is raised."""
         try:
-            found = path.stat()
-            if (found.st_size, str(found.st_mtime_ns)) != (item.size_bytes, item.version):
-                raise CacheError("has changed since the job began")
-            opened = self.form.open(path)
-            self._pack(tar, number, item, opened, opened.sha256(path), shard)
+            parts = self._packed(number, item)
         except (InlayError, OSError) as error:
-            tar.offset = end  # as if it had never been begun
-            out.seek(end)
-            out.truncate()
-            self.videos, self.latent_bytes, self.loss = self.videos[: before[0]], before[1], before[2]
-            self.refused.append({"path": item.path, "reason": reason(error)})
-
-    def _pack(
-        self, tar: tarfile.TarFile, number: int, item: CacheItem, file: CacheFile, sha256: str, shard: str
-    ) -> None:
+            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            self.refused.append({"path": item.path, "reason": reason})
+            return
         clips: list[tuple[int, int]] = []
+        for record, data in parts.clips:
+            clips.append((add_member(tar, f"{record.key}.inlay", data), len(data)))
+            note = {k: v for k, v in asdict(record).items() if k not in ("shard", "offset")}
+            add_member(tar, f"{record.key}.json", dump_line(note).encode())
+            self.videos.append(replace(record, shard=shard, offset=clips[-1][0]))
+        offset = add_member(tar, f"{video_key(number)}.rest", parts.rest)
+        self.latent_bytes += parts.latent_bytes
+        self.loss += parts.loss
+        self.files.append(
+            PackedFile(
+                path=item.path, bytes=item.size_bytes, sha256=parts.sha256, shard=shard, rest_offset=offset,
+                rest_bytes=len(parts.rest), clips=tuple(clips),
+            )
+        )  # fmt: skip
+
+    def _packed(self, number: int, item: CacheItem) -> PackedParts:
+        path = Path(self.task.source) / item.path
+        found = path.stat()
+        if (found.st_size, str(found.st_mtime_ns)) != (item.size_bytes, item.version):
+            raise CacheError("has changed since the job began")
+        file = self.form.open(path)
+        sha256, single = file.sha256(path), len(file.facts) == 1
+        clips, size, loss = [], 0, Loss()
         for row, facts in enumerate(file.facts):
             z_CTHW = file.latents(row)
             tokens = self.packer.tokens(z_CTHW, facts)
             data = to_bytes(tokens)
             if (number + row) % SAMPLED == 0:
                 error = relative_error(z_CTHW, self.decoder.push(as_stored(tokens))[0])
-                self.loss += Loss(clips=1, total=error, worst=error)
-            self.latent_bytes += z_CTHW.numel() * DTYPES[facts.dtype].itemsize
-            key = video_key(number) if len(file.facts) == 1 else f"{video_key(number)}-{row:05d}"
-            clips.append((add(tar, f"{key}.inlay", data), len(data)))
-            record = clip_record(key, item.path, row, sha256, tokens, data, facts)
-            note = {k: v for k, v in asdict(record).items() if k not in ("shard", "offset")}
-            add(tar, f"{key}.json", dump_line(note).encode())
-            self.videos.append(replace(record, shard=shard, offset=clips[-1][0]))
-        rest = file.rest()
-        offset = add(tar, f"{video_key(number)}.rest", rest)
-        self.files.append(
-            PackedFile(
-                path=item.path, bytes=item.size_bytes, sha256=sha256, shard=shard, rest_offset=offset,
-                rest_bytes=len(rest), clips=tuple(clips),
-            )
-        )  # fmt: skip
+                loss += Loss(clips=1, total=error, worst=error)
+            size += z_CTHW.numel() * DTYPES[facts.dtype].itemsize
+            key = video_key(number) if single else f"{video_key(number)}-{row:05d}"
+            source = item.path if single else f"{item.path}#{row}"
+            clips.append((clip_record(key, source, sha256, tokens, data, facts), data))
+        return PackedParts(clips=clips, rest=file.rest(), sha256=sha256, latent_bytes=size, loss=loss)
 
 
-def clip_record(
-    key: str, path: str, row: int, sha256: str, tokens: Tokens, data: bytes, facts: ClipFacts
-) -> VideoRecord:
+def clip_record(key: str, source: str, sha256: str, tokens: Tokens, data: bytes, facts: ClipFacts) -> VideoRecord:
     """The manifest's line on a clip."""
     info = tokens.info
     return VideoRecord(
-        key=key, source=path if key == key.partition("-")[0] else f"{path}#{row}", sha256=sha256, frames=info.frames,
+        key=key, source=source, sha256=sha256, frames=info.frames,
         width=info.width, height=info.height, fps=f"{info.fps.numerator}/{info.fps.denominator}", tokens=len(tokens),
         cells=tokens.cells, keep_rate=tokens.keep_rate, bytes=len(data), caption=facts.caption,
     )  # fmt: skip
 
 
-def add(tar: tarfile.TarFile, name: str, data: bytes) -> int:
+def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> int:
     """A member without times and owners, so that bytes repeat; returns where its bytes begin."""
-    info: Any = tarfile.TarInfo(name)
+    info = tarfile.TarInfo(name)
     info.size = len(data)
     tar.addfile(info, io.BytesIO(data))
     return tar.offset - -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-
-
-def reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
