@@ -104,18 +104,19 @@ def pack(root: str, precision: str, profiled: bool) -> dict[str, Any]:
     }
 
 
-def lose(root: str, taus: list[float]) -> list[dict[str, Any]]:
-    """What is saved and lost at other thresholds, in q8; decibels are of the first clips, decoded before and after."""
+def lose(root: str, losses: list[float]) -> list[dict[str, Any]]:
+    """What is saved when more or less may be lost, in q8; decibels are of two clips, decoded before and after."""
     import torch
 
     torch.set_num_threads(1)
     tokenizer, rows = Tokenizer.from_pretrained("mini", device="cpu"), []
-    for tau in taus:
-        out = f"{root}/tau{tau}"
-        done = pack_cache(f"{root}/once", out, PackConfig(tau=tau or None))
-        checked = verify_cache(out, against=f"{root}/once", tokenizer=tokenizer)
+    for loss in losses:
+        out = f"{root}/loss{loss}"
+        done = pack_cache(f"{root}/once", out, PackConfig(loss=loss))
+        checked = verify_cache(out, against=f"{root}/once", tokenizer=tokenizer, decoded=2)
         rows.append(
             {
+                "loss_asked_for": loss,
                 "tau_in_deviations": done.dataset.recipe["tau"],
                 "keep_rate": round(done.dataset.keep_rate, 4),
                 "latent_ratio": round(done.latent_bytes / done.dataset.bytes, 2),
@@ -153,7 +154,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--made", type=Path, required=True)
     parser.add_argument("--clips", type=int, default=12)
-    parser.add_argument("--taus", type=float, nargs="*", default=[0, 0.2, 0.1], help="0: the cache's own")
+    parser.add_argument("--losses", type=float, nargs="*", default=[0.05, 0.1, 0.2])
     parser.add_argument("--copies", type=int, default=24)
     given = parser.parse_args()
     rows, spawn = [], multiprocessing.get_context("spawn")
@@ -168,7 +169,7 @@ def main() -> None:
             rows.append(row)
             print(row, flush=True)
         with spawn.Pool(1) as pool:
-            losses = pool.apply(lose, (folder, given.taus))
+            losses = pool.apply(lose, (folder, given.losses))
         files = sorted(Path(folder, "cache").iterdir())
         record = {
             "command": f"python benchmarks/caches.py VIDEOS --made DIR --clips {given.clips} --copies {given.copies}",

@@ -97,7 +97,17 @@ FLAGS: dict[str, set[str]] = {
     "cache pack": MASK
     | SPEECH
     | BUDGETS - {"--psnr", "--bucket", "--noise"}
-    | {"--format", "--precision", "--fill", "--shard-files", "--workers", "--verify", "--backbone", "--weights"}
+    | {
+        "--loss",
+        "--format",
+        "--precision",
+        "--fill",
+        "--shard-files",
+        "--workers",
+        "--verify",
+        "--backbone",
+        "--weights",
+    }
     | {"--device"},
     "cache unpack": SPEECH | {"--fill"},
     "cache verify": SPEECH | {"--against", "--backbone", "--weights", "--device"},

@@ -27,7 +27,7 @@ from inlay.caches.shards import FileShard, PackTask, load_shard, make_shard
 from inlay.errors import ConfigError, UsageError, pick
 from inlay.files import PART
 from inlay.fill import FILLS
-from inlay.masking import CRITERIA, REFERENCES, Budget
+from inlay.masking import CRITERIA, KINDS, REFERENCES, Budget
 from inlay.scale.layout import (
     DATASET,
     LAYOUT_VERSION,
@@ -43,6 +43,7 @@ from inlay.scale.layout import (
 from inlay.scale.store import LOCK, OutputError, Store, open_store
 from inlay.types import PRECISIONS
 
+LOSS = 0.1  # of the latents' length, where nothing else is asked for
 MOST_FILES, MOST_BYTES = 256, 1 << 28  # in a shard: what is lost when a job is killed
 
 
@@ -51,6 +52,7 @@ class PackConfig:
     """What a packed cache is to be: all of it stays the same when a job is resumed."""
 
     format: str = field(default="auto", metadata={"help": "of the cache"})
+    loss: float | None = field(default=None, metadata={"help": "how far latents may come back from what they were"})
     tau: float | None = field(default=None, metadata={"help": "threshold, in deviations of a channel"})
     keep: float | None = field(default=None, metadata={"help": "share of the cells of each clip"})
     tokens: int | None = field(default=None, metadata={"help": "number of tokens of each clip"})
@@ -67,13 +69,22 @@ class PackConfig:
         pick("reference", self.reference, REFERENCES)
         pick("precision", self.precision, dict.fromkeys(PRECISIONS))
         pick("fill", self.fill, FILLS)
-        _ = self.budget
+        if self.loss is not None and not 0 < self.loss < 1:
+            raise ConfigError(
+                f"loss is a share of the latents' length, between 0 and 1; got {self.loss:g}", about="loss"
+            )
+        if self.loss is not None and any(getattr(self, kind, None) is not None for kind in KINDS):
+            raise ConfigError("loss chooses tau by itself; give it alone", about=("loss", "tau", "keep"))
+        Budget(**known(Budget, vars(self)))
         if self.shard_files < 0:
             raise ConfigError(f"shard_files counts files, 0 for the default; got {self.shard_files}")
 
-    @property
-    def budget(self) -> Budget:
-        return Budget(**known(Budget, vars(self)))
+    def budget(self, statistics: LatentStatistics) -> Budget:
+        """What each clip may cost; where nothing else is asked for, one tau for all at which the loss is small."""
+        given = Budget(**known(Budget, vars(self)))
+        if given.kind != "tau" or given.tau is not None:
+            return given
+        return Budget(tau=statistics.tau_for(LOSS if self.loss is None else self.loss))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +176,9 @@ def pack_cache(
         agree(store, config, listing)
         record = agreed_record(store, listing)
         task = PackTask(
-            source=source, out=out, format=listing.format.name, statistics=record.statistics, budget=config.budget,
-            criterion=config.criterion, reference=config.reference, precision=config.precision, fill=config.fill,
+            source=source, out=out, format=listing.format.name, statistics=record.statistics,
+            budget=config.budget(record.statistics), criterion=config.criterion, reference=config.reference,
+            precision=config.precision, fill=config.fill,
         )  # fmt: skip
         task.packer()  # so that wrong settings show here and not in every worker
         shards = shards_of(listing, config)

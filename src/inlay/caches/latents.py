@@ -22,7 +22,7 @@ from inlay.codec import Chooser, EncodeConfig, LatentChunk, Parts, WholeVideo
 from inlay.codec.choose import choose_together
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, UsageError
-from inlay.fill import Filler
+from inlay.fill import Filler, hold
 from inlay.masking import Budget
 from inlay.measure import calibrate
 from inlay.types import Span, VideoInfo
@@ -39,9 +39,9 @@ class LatentStatistics:
     model: str
     mean: tuple[float, ...]  # of each channel
     std: tuple[float, ...]
-    tau: float  # the usual one, in deviations
-    taus: tuple[float, ...]  # with the keep rate that each gave
-    keep_rates: tuple[float, ...]
+    taus: tuple[float, ...]  # in deviations, increasing
+    keep_rates: tuple[float, ...]  # that each gave
+    losses: tuple[float, ...]  # how far the latents came back from what they were, as a share of their length
     clips: int
     cells: int
 
@@ -49,6 +49,11 @@ class LatentStatistics:
     def parse(record: dict[str, Any]) -> LatentStatistics:
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
         return LatentStatistics(**given)
+
+    def tau_for(self, loss: float) -> float:
+        """The largest threshold at which the latents came back this near."""
+        fitting = [tau for tau, found in zip(self.taus, self.losses, strict=True) if found <= loss]
+        return float(f"{max(fitting, default=0.0):.3g}")
 
 
 def spec_of_model(name: str, std: tuple[float, ...] | None = None) -> BackboneSpec:
@@ -63,7 +68,7 @@ def spec_of_model(name: str, std: tuple[float, ...] | None = None) -> BackboneSp
 
 
 def statistics_of(model: str, clips: Iterable[Tensor]) -> LatentStatistics:
-    """Mean and deviation of each channel, and tau by the rule of `inlay calibrate`, from [C, T, H, W] of some clips."""
+    """Mean and deviation of each channel, and what each threshold keeps and loses, from [C, T, H, W] of some clips."""
     moments, parts = calibrate.Moments(), []
     for z_CTHW in clips:
         moments = moments.add(z_CTHW.float()[None])
@@ -73,15 +78,25 @@ def statistics_of(model: str, clips: Iterable[Tensor]) -> LatentStatistics:
     if not all(map(math.isfinite, moments.std)):
         raise CacheError("the latents hold NaN or infinite numbers; make the cache again")
     std = tuple(max(s, 1e-6) for s in moments.std)
-    state = calibrate.start(spec_of_model(model))
+    taus_K = calibrate.start(spec_of_model(model)).taus_K
+    kept_K, wrong_K, cells, power = torch.zeros_like(taus_K), torch.zeros_like(taus_K), 0, 0.0
     for z_CTHW in parts:
-        state = calibrate.update(state, (z_CTHW / torch.tensor(std).view(-1, 1, 1, 1))[None])
-    profile = calibrate.finish(state) if state.scores else None  # pictures have no slot but their first
+        kept, wrong = tried(z_CTHW, torch.tensor(std).view(-1, 1, 1, 1), taus_K)
+        kept_K, wrong_K = kept_K + kept, wrong_K + wrong
+        cells, power = cells + z_CTHW[0].numel(), power + float(z_CTHW.double().square().sum())
     return LatentStatistics(
-        model=model, mean=moments.mean, std=std, tau=profile.tau if profile else 0.0,
-        taus=profile.taus if profile else (), keep_rates=profile.keep_rates if profile else (),
+        model=model, mean=moments.mean, std=std, taus=tuple(taus_K.tolist()),
+        keep_rates=tuple((kept_K / cells).tolist()), losses=tuple((wrong_K / max(power, 1e-30)).sqrt().tolist()),
         clips=len(parts), cells=moments.count,
     )  # fmt: skip
+
+
+@torch.inference_mode()
+def tried(z_CTHW: Tensor, std_C111: Tensor, taus_K: Tensor) -> tuple[Tensor, Tensor]:
+    """[K] cells that each threshold keeps, and [K] the squared error when the last kept ones are held."""
+    keep_KTHW, _ = calibrate.score_scan(z_CTHW / std_C111, taus_K)
+    back_KCTHW = hold(z_CTHW.expand(len(taus_K), *z_CTHW.shape), keep_KTHW)
+    return keep_KTHW.flatten(1).sum(1).double(), (back_KCTHW - z_CTHW).square().flatten(1).sum(1).double()
 
 
 def window(z_CTHW: Tensor) -> Tensor:
@@ -119,8 +134,6 @@ class LatentPacker:
             raise ConfigError("a cache has no pixels and no clock; give a tau, a keep rate, tokens or bits")
         if criterion == "pixel-l1":
             raise ConfigError("a cache has no pixels to compare; choose another criterion", about="criterion")
-        if budget.kind == "tau" and budget.tau is None:
-            budget = Budget(tau=statistics.tau)
         self.spec, self.budget, self.model = spec, budget, MODELS[statistics.model]
         self.parts = Parts(NoNetwork(spec), filler=Filler(default=fill))
         self.config = EncodeConfig(

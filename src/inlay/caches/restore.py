@@ -133,6 +133,7 @@ def verify_cache(
     *,
     against: str | None = None,
     tokenizer: Tokenizer | None = None,
+    decoded: int = DECODED,
     watch: Watcher = lambda done, total: None,
 ) -> VerifyResult:
     """Read back every file of a packed cache.
@@ -140,10 +141,11 @@ def verify_cache(
     Args:
         against: the cache it was made of; what is read back is compared with it.
         tokenizer: of the model that the latents are of; some clips are decoded before and after.
+        decoded: how many clips.
     """
     start, cache = time.perf_counter(), PackedCache(place)
     problems: list[str] = []
-    checker = Checker(cache, Path(against) if against is not None else None, tokenizer)
+    checker = Checker(cache, Path(against) if against is not None else None, tokenizer, decoded)
     for done, path in enumerate(cache.files):
         watch(done, len(cache.files))
         try:
@@ -161,12 +163,12 @@ def verify_cache(
 class Checker:
     """Compares file after file."""
 
-    def __init__(self, cache: PackedCache, source: Path | None, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, cache: PackedCache, source: Path | None, tokenizer: Tokenizer | None, decoded: int) -> None:
         if source is not None and not source.is_dir():
             raise UsageError(f"{source}: no such folder; give the cache that was packed", about="against")
         if tokenizer is not None and source is None:
             raise UsageError("decibels are measured against the cache that was packed; name it", about="against")
-        self.cache, self.source, self.tokenizer = cache, source, tokenizer
+        self.cache, self.source, self.tokenizer, self.decoded = cache, source, tokenizer, decoded
         self.form = FORMATS[cache.record.format]
         self.loss, self.psnr = Loss(), list[float]()
 
@@ -189,7 +191,7 @@ class Checker:
                 raise CacheError(f"latents of {list(z.shape)} would come back as {list(back.shape)}")
             error = relative_error(z, back.to(z.dtype))
             self.loss += Loss(clips=1, total=error, worst=error)
-            if self.tokenizer is not None and len(self.psnr) < DECODED:
+            if self.tokenizer is not None and len(self.psnr) < self.decoded:
                 self.psnr.append(decoded_psnr(self.tokenizer, z, back.to(z.dtype), normalised=self.form.normalised))
 
     def check_others(self) -> list[str]:

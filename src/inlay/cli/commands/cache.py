@@ -29,7 +29,11 @@ Format = Annotated[str, typer.Option("--format", metavar="NAME", help=f"Of the c
 NewFormat = Annotated[str, typer.Option("--format", metavar="NAME", help=f"Of the cache: {FORMAT_NAMES}.")]
 Tau = Annotated[
     float | None,
-    typer.Option("--tau", metavar="X", help="Keep a cell that changed by X deviations.  [default: the cache's own]"),
+    typer.Option("--tau", metavar="X", help="Keep a cell that changed by X deviations.  [default: by --loss]"),
+]
+MostLoss = Annotated[
+    float | None,
+    typer.Option("--loss", metavar="X", help="Latents come back within X of their length, on average.  [default: 0.1]"),
 ]
 PlainFill = Annotated[str, typer.Option("--fill", metavar="NAME", help="How dropped cells come back: hold or linear.")]
 UnpackFill = Annotated[str, typer.Option("--fill", metavar="NAME", help="auto (what pack was told), hold or linear.")]
@@ -62,6 +66,7 @@ class Packing:
     """How the cells of a cache are chosen and stored: fields of the library's `PackConfig`, by their names there."""
 
     format: Format = "auto"
+    loss: MostLoss = None
     tau: Tau = None
     keep: options.Keep = None
     tokens: options.TokenCount = None
