@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from inlay.caches.latents import LatentStatistics
@@ -68,7 +68,7 @@ class PackedFile:
         return PackedFile(**known(PackedFile, line) | {"clips": tuple((a, b) for a, b in line["clips"])})
 
     def line(self) -> str:
-        return dump_line(asdict(self))
+        return dump_line(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,11 @@ class CacheShard:
     files: tuple[PackedFile, ...] = ()
     refused: tuple[dict[str, str], ...] = ()
     loss: Loss = field(default_factory=Loss)
+
+    def record(self) -> dict[str, Any]:
+        """Plain, without the deep copies of `asdict`: there is a line for each clip."""
+        lists = {name: [vars(one) for one in getattr(self, name)] for name in ("videos", "files")}
+        return vars(self) | lists | {"loss": vars(self.loss)}
 
     @staticmethod
     def parse(text: str) -> CacheShard:

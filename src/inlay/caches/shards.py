@@ -7,7 +7,7 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inlay.caches.base import ClipFacts
@@ -91,7 +91,7 @@ def make_shard(
     )  # fmt: skip
     if not writer.files:
         store.remove(name)
-    store.write_text(shard_record_name(shard.number), dump(asdict(record)))
+    store.write_text(shard_record_name(shard.number), dump(record.record()))
     return record
 
 
@@ -129,7 +129,7 @@ class ShardWriter:
         clips: list[tuple[int, int]] = []
         for record, data in parts.clips:
             clips.append((add_member(tar, f"{record.key}.inlay", data), len(data)))
-            note = {k: v for k, v in asdict(record).items() if k not in ("shard", "offset")}
+            note = {k: v for k, v in vars(record).items() if k not in ("shard", "offset")}
             add_member(tar, f"{record.key}.json", dump_line(note).encode())
             self.videos.append(replace(record, shard=shard, offset=clips[-1][0]))
         offset = add_member(tar, f"{video_key(number)}.rest", parts.rest)
