@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast `inlay cache pack` packs latents on one core, what it saves and what it loses, and that its memory is flat.
 
-    python benchmarks/caches.py VIDEOS --made DIR --out benchmarks/caches_cpu_DATE.json [--clips 12] [--copies 24]
+    python benchmarks/caches.py VIDEOS --made DIR --out benchmarks/caches_cpu_DATE.json [--clips 12] [--copies 4]
 
 The cache is one of musubi-tuner (Wan), made in DIR by `mini` from the first 81 frames of the videos at 448x256 (a
-second run uses what is there); each file stands in it several times, so that there is something to time. Seconds are
-those of the CPU, so that what else the machine does counts little; each precision is a process of its own.
+second run uses what is there). To be timed, each clip is mirrored to the area of 896x512 and stands there several
+times. Seconds are those of the CPU, so that what else the machine does counts little; each precision is a process of
+its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
@@ -49,18 +52,24 @@ def make(videos: Path, made: Path, clips: int) -> None:
 
 
 def multiply(made: Path, root: Path, copies: int) -> None:
-    """Each several times under names of their own."""
-    for place, times in ((root / "once", 1), (root / "cache", copies)):
-        place.mkdir()
-        for path in sorted(made.glob("*.safetensors")):
-            for copy in range(times):
-                shutil.copyfile(path, place / f"copy{copy}_{path.name}")
+    """As they are to see what is lost; to be timed, mirrored to four times the area, each several times."""
+    from safetensors.torch import load_file, save_file
+
+    for place in ("once", "cache"):
+        (root / place).mkdir()
+    for path in sorted(made.glob("*.safetensors")):
+        shutil.copyfile(path, root / "once" / path.name)
+        (z_CTHW,) = load_file(path).values()
+        rows = torch.cat([z_CTHW, z_CTHW.flip(2)], dim=2)
+        large = torch.cat([rows, rows.flip(3)], dim=3).contiguous()
+        _, T, H, W = large.shape
+        for copy in range(copies):
+            name = root / "cache" / f"copy{copy}_{path.name}"
+            save_file({f"latents_{T}x{H}x{W}_bfloat16": large}, name, metadata={"architecture": "wan"})
 
 
 def pack(root: str, precision: str, profiled: bool) -> dict[str, Any]:
     """In a process of its own: one core, its CPU time, and its memory on the way."""
-    import torch
-
     torch.set_num_threads(1)
     memory: dict[int, int] = {}
     begun: list[float] = []  # when listing and calibration, which happen once, were done
@@ -106,8 +115,6 @@ def pack(root: str, precision: str, profiled: bool) -> dict[str, Any]:
 
 def lose(root: str, losses: list[float]) -> list[dict[str, Any]]:
     """What is saved when more or less may be lost, in q8; decibels are of two clips, decoded before and after."""
-    import torch
-
     torch.set_num_threads(1)
     tokenizer, rows = Tokenizer.from_pretrained("mini", device="cpu"), []
     for loss in losses:
@@ -155,7 +162,7 @@ def main() -> None:
     parser.add_argument("--made", type=Path, required=True)
     parser.add_argument("--clips", type=int, default=12)
     parser.add_argument("--losses", type=float, nargs="*", default=[0.05, 0.1, 0.2])
-    parser.add_argument("--copies", type=int, default=24)
+    parser.add_argument("--copies", type=int, default=4)
     given = parser.parse_args()
     rows, spawn = [], multiprocessing.get_context("spawn")
     make(given.videos, given.made, given.clips)
@@ -173,7 +180,7 @@ def main() -> None:
         files = sorted(Path(folder, "cache").iterdir())
         record = {
             "command": f"python benchmarks/caches.py VIDEOS --made DIR --clips {given.clips} --copies {given.copies}",
-            "cache": "musubi-tuner, Wan: latents of mini, up to 81 frames of 448x256, bfloat16 [16, up to 21, 32, 56]",
+            "cache": "musubi-tuner, Wan: latents of mini, up to 81 frames; timed as bfloat16 [16, 21, 64, 112]",
             "files": len(files),
             "latent_mb": round(sum(path.stat().st_size for path in files) / 1e6, 1),
             "machine": f"{platform.processor() or platform.machine()}, one thread of {os.cpu_count()} cores, "
