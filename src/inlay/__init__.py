@@ -24,7 +24,7 @@ _LAZY = {  # public name -> (module, name in it); imported on first use, so `imp
     "read_video": ("inlay.video", "read_video"),
     "write_video": ("inlay.video", "write_video"),
 }
-_PACKAGES = ("codec", "container", "fill", "masking", "measure", "pack", "scale", "train", "video")
+_PACKAGES = ("caches", "codec", "container", "fill", "masking", "measure", "pack", "scale", "train", "video")
 
 __all__ = [
     "InlayError",
@@ -40,7 +40,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from inlay import codec as codec  # the packages, lazily too
+    from inlay import caches as caches  # the packages, lazily too
+    from inlay import codec as codec
     from inlay import container as container
     from inlay import fill as fill
     from inlay import masking as masking

@@ -113,6 +113,24 @@ FLAGS: dict[str, set[str]] = {
     "export": TRUST
     | SPEECH
     | {"--parts", "--format", "--size", "--frames", "--batch", "--backbone", "--weights", "--force"},
+    "cache pack": MASK
+    | SPEECH
+    | BUDGETS - {"--psnr", "--bucket", "--noise"}
+    | {
+        "--loss",
+        "--format",
+        "--precision",
+        "--fill",
+        "--shard-files",
+        "--workers",
+        "--verify",
+        "--backbone",
+        "--weights",
+    }
+    | {"--device"},
+    "cache unpack": SPEECH | {"--fill"},
+    "cache verify": SPEECH | {"--against", "--backbone", "--weights", "--device"},
+    "cache make": MODEL - {"--fill"} | TRUST | SPEECH | {"--format", "--frames", "--size", "--text"},
     "train lit": TRAIN | TRUST | {"--backbone", "--weights", "--shape", "--from"},
     "train backbone": TRAIN | {"--from"},
     "train together": TRAIN | {"--from", "--from-lit"},

@@ -15,6 +15,7 @@ PUBLIC = {
     "InlayError", "StreamDecoder", "StreamEncoder",
 }  # fmt: skip
 PACKAGES = {  # reachable from `import inlay` alone, and something that is found there
+    "caches": "PackedCache",
     "codec": "Encoder",
     "container": "TokenReader",
     "fill": "Lit",

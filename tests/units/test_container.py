@@ -455,3 +455,44 @@ def rewrite_header(data: bytes, *, major: int = 1, minor: int = 0, extra: bytes 
     assert len(text) == length
     prefix = MAGIC + major.to_bytes(2, "little") + minor.to_bytes(2, "little") + data[12:16]
     return seal(prefix + text) + data[20 + length :]
+
+
+def test_a_large_chunk_is_fitted_to_a_sample_and_comes_back() -> None:
+    """The model is fitted to some of the tokens; all of them come back, wild ones as well, and few bytes are lost."""
+    from inlay.container import fit
+
+    tokens = make_tokens(9, 80, 100, keep=0.7, channels=4)
+    assert len(tokens) > 3 * fit.SAMPLE
+    tokens.values[1::977] += 3e5  # steps of these are weighed in 64 bits
+    data = to_bytes(tokens)
+    assert same(container.open(data), as_stored(tokens))
+    whole, fit.SAMPLE = fit.SAMPLE, 1 << 30
+    try:
+        assert len(data) < 1.01 * len(to_bytes(tokens))
+    finally:
+        fit.SAMPLE = whole
+
+
+def test_masks_are_coded_as_wave_by_wave() -> None:
+    """All waves at once give the bytes that the decoder's walk, wave by wave, would give."""
+    from inlay.container.mask import _FULL, _Walk
+
+    for seed, shape in enumerate([(5, 7, 9), (9, 1, 13), (3, 12, 1), (6, 20, 31)]):
+        mask = np.random.default_rng(seed).random(shape) < 0.3
+        mask[: seed % 3] = True
+        full = int(np.flatnonzero(~mask.all(axis=(1, 2)))[0])
+        walk, encoder = _Walk(mask.shape, full), SymbolEncoder()
+        walk.field[1:, 1:-1, 1:-1] = mask
+        for cells in walk.waves():
+            context, bits = walk.contexts(cells), walk.flat[cells].astype(bool)
+            encoder.bits(bits, walk.ones(context))
+            walk.learn(context, bits)
+        assert pack_mask(mask) == _FULL.pack(full) + encoder.words()
+
+
+def test_the_largest_numbers_come_back() -> None:
+    """Beyond what sums of 32 bits hold, where a decoder cannot know it beforehand."""
+    mask = np.ones((4, 8, 8), dtype=bool)
+    ramp = torch.arange(256.0)[:, None] * torch.tensor([1.0, -7, 31, 4000])
+    values = 3_100_000 + ramp * torch.where(torch.arange(256)[:, None] % 5 > 0, 1.0, -2.0)
+    assert torch.equal(unpack_q8(pack_q8(values, mask, torch.ones(4)), mask, 4), values)

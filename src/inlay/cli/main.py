@@ -17,6 +17,7 @@ from inlay import __version__
 from inlay.cli.commands import (
     backbones,
     bench,
+    cache,
     calibrate,
     compare,
     decode,
@@ -64,7 +65,10 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> c
     "Research": {"study": study.study, "bench": bench.bench},
 }
 COMMANDS = {name: with_flags(function) for panel in PANELS.values() for name, function in panel.items()}
-GROUPS: dict[str, typer.Typer] = {"train": train.app}  # commands with commands of their own
+GROUPS: dict[str, tuple[str, typer.Typer]] = {  # commands with commands of their own, and their panel
+    "train": ("Train", train.app),
+    "cache": ("Use", cache.app),
+}
 
 
 class PanelGroup(typer.core.TyperGroup):
@@ -84,8 +88,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: half the time, and it can be piped
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _group in GROUPS.items():
-    app.add_typer(_group, name=_name, rich_help_panel="Train")
+for _name, (_panel, _group) in GROUPS.items():
+    app.add_typer(_group, name=_name, rich_help_panel=_panel)
 for _panel, _commands in PANELS.items():
     for _name in _commands:
         app.command(_name, rich_help_panel=_panel)(COMMANDS[_name])

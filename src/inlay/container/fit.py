@@ -14,6 +14,7 @@ from inlay.container.predict import (
     FEATURES,
     MODE_FEATURES,
     MODES,
+    SMALL,
     WEIGHT_ONE,
     Ints,
     Model,
@@ -28,27 +29,32 @@ Floats = NDArray[np.float64]
 BLOCK = 8192  # tokens at a time: bounded memory for any frame size
 _WIDEST = reach(TABLES - 1) + 1
 _SHIFTS = range(-20, 21)
+SAMPLE = 1 << 14  # tokens that the model is fitted to; of a larger chunk every second, third ... is looked at
 
 
 def fit(numbers: Ints, near: Neighbours) -> tuple[Model, Ints, Ints]:
     """(model, residuals [N, C], tables [N, C])."""
     n, channels = numbers.shape
-    centres = np.clip(np.rint(np.median(numbers, axis=0)), -(1 << 15), (1 << 15) - 1).astype(np.int64)
+    some = slice(None, None, max(1, n // SAMPLE))
+    centres = np.clip(np.rint(np.median(numbers[some], axis=0)), -(1 << 15), (1 << 15) - 1).astype(np.int64)
     past = np.concatenate([numbers - centres, np.zeros((1, channels), dtype=np.int64)])
+    narrow = bool(np.abs(past).max() < SMALL)
+    past = past.astype(np.int32) if narrow else past
     mode = near.seen.astype(np.int64)
     draft = Model(
         centres=centres,
-        weights=_weights(past, near, mode),
+        weights=_weights(past, near, mode, some.step),
         base=np.zeros((MODES, channels), dtype=np.int64),
         shift=np.zeros(CONTEXTS, dtype=np.int64),
     )
-    residual = np.concatenate([past[b] - draft.guess(past, near.last[b], mode[b]) for b in _blocks(n)])
-    base = _base(residual, mode)
+    residual = np.concatenate([past[b] - draft.guess(past, near.last[b], mode[b], narrow=narrow) for b in _blocks(n)])
+    base = _base(residual[some], mode[some])
     model = Model(centres=centres, weights=draft.weights, base=base, shift=draft.shift)
-    energies = np.concatenate([model.energy(residual, mode), np.zeros((1, channels), dtype=np.int64)])
+    energies = np.concatenate([model.energy(residual, mode), np.zeros((1, channels), dtype=np.int64)]).astype(np.int32)
     sources = energy_sources(near)
     context = np.concatenate([contexts(energies, sources[b]) for b in _blocks(n)])
-    model = Model(centres=centres, weights=draft.weights, base=base, shift=_shift(residual, base[mode], context))
+    shift = _shift(residual[some], base[mode[some]], context[some])
+    model = Model(centres=centres, weights=draft.weights, base=base, shift=shift)
     return model, residual, model.tables(context, mode)
 
 
@@ -56,16 +62,16 @@ def _blocks(n: int) -> list[slice]:
     return [slice(at, min(at + BLOCK, n)) for at in range(0, n, BLOCK)]
 
 
-def _weights(past: Ints, near: Neighbours, mode: Ints) -> Ints:
-    """[M, F, C] or, where channels hardly differ, [M, F, 1]: least squares, in 64ths."""
+def _weights(past: Ints, near: Neighbours, mode: Ints, step: int) -> Ints:
+    """[M, F, C] or, where channels hardly differ, [M, F, 1]: least squares over every `step`-th token, in 64ths."""
     channels = past.shape[1]
-    usual = 16 * np.median(np.abs(past), axis=0).astype(np.int64) + 16
+    usual = 16 * np.median(np.abs(past[::step]), axis=0).astype(np.int64) + 16
     past = np.clip(past, -usual, usual)  # a few wild cells must not spoil the guess for all
     single = np.zeros((MODES, FEATURES, channels), dtype=np.int64)
     shared = np.zeros((MODES, FEATURES, 1), dtype=np.int64)
     saved_bits = 0.0
     for m, features in enumerate(MODE_FEATURES):
-        tokens = np.flatnonzero(mode == m)
+        tokens = np.flatnonzero(mode == m)[::step]
         if len(tokens) == 0:
             continue
         gram, cross, power = _moments(past, near.last, tokens, features)
@@ -74,7 +80,7 @@ def _weights(past: Ints, near: Neighbours, mode: Ints) -> Ints:
         each = _solve(gram, cross)
         shared[m, :features, 0], single[m, :features] = one[0], each.T
         errors = [_error(w / WEIGHT_ONE, gram, cross, scale) for w in (np.broadcast_to(one, each.shape), each)]
-        saved_bits += float(0.5 * len(tokens) * np.log2(errors[0] / errors[1]).sum())
+        saved_bits += float(0.5 * step * len(tokens) * np.log2(errors[0] / errors[1]).sum())
     cost_bits = 8 * sum(MODE_FEATURES) * (channels - 1)
     return single if saved_bits > cost_bits else shared
 

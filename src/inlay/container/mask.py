@@ -33,12 +33,10 @@ def pack_mask(mask_THW: Mask) -> bytes:
         return head
     walk = _Walk(mask_THW.shape, full)
     walk.field[1:, 1:-1, 1:-1] = mask_THW
+    order, wave = walk.all_waves()
+    context, bits = walk.all_contexts().ravel()[order], mask_THW[full:].ravel()[order]
     encoder = SymbolEncoder()
-    for cells in walk.waves():
-        context = walk.contexts(cells)
-        bits = walk.flat[cells].astype(bool)
-        encoder.bits(bits, walk.ones(context))
-        walk.learn(context, bits)
+    encoder.bits(bits, walk.ones_in_waves(context, bits, wave))  # all waves at once: whoever encodes knows every cell
     return head + encoder.words()
 
 
@@ -87,6 +85,24 @@ class _Walk:
             if low < high:
                 yield np.sort(start[low:high] + wave - first[low:high])
 
+    def all_waves(self) -> tuple[Index, Index]:
+        """The cells of the slots that are coded, in (t, y, x) order, sorted as `waves` gives them; and their waves."""
+        T, H, W = self.shape
+        t, y, x = np.ogrid[: T - self.full, :H, :W]
+        wave = (x + 2 * y + 4 * t).ravel()
+        wave = wave.astype(np.uint16) if wave[-1] < 1 << 16 else wave  # which are sorted in linear time
+        order = np.argsort(wave, kind="stable")
+        return order, wave[order]
+
+    def all_contexts(self) -> Index:
+        """[slots, H, W] what `contexts` gives for every cell of the slots that are coded."""
+        own, before = self.field[1 + self.full :], self.field[self.full : -1]
+        mid, low, high = slice(1, -1), slice(None, -2), slice(2, None)
+        near = own[:, mid, low] + own[:, low, mid]
+        diagonal = own[:, low, low] + own[:, low, high]
+        ahead = before[:, mid, high] + before[:, high, low] + before[:, high, mid] + before[:, high, high]
+        return (((near * 3 + diagonal) * 2 + before[:, mid, mid]) * 5 + ahead).astype(np.int64)
+
     def contexts(self, cells: Index) -> Index:
         """Of 90, by kept neighbours: 2 near, 2 diagonal, the same cell before, 4 ahead in the slot before."""
         at, row, before = self.flat, self.row, cells - self.slot
@@ -98,8 +114,20 @@ class _Walk:
     def ones(self, context: Index) -> Index:
         """The frequency of a one: (ones + 1/2) / (bits + 1) of what this context has seen, in whole numbers."""
         zeros, ones = self.counts[:, context]
-        return 1 + (TOTAL - 2) * (2 * ones + 1) // (2 * (zeros + ones) + 2)
+        return _frequency(zeros, ones)
+
+    def ones_in_waves(self, context: Index, bits: Mask, wave: Index) -> Index:
+        """The same for the cells of `all_waves`: each wave knows what the waves before it held."""
+        seen = wave.astype(np.int64) * CONTEXTS + context
+        waves = int(wave[-1]) + 1
+        held = (np.bincount(seen[b], minlength=waves * CONTEXTS).reshape(waves, CONTEXTS) for b in (~bits, bits))
+        zeros, ones = (np.cumsum(h, axis=0) - h for h in held)
+        return _frequency(zeros.ravel()[seen], ones.ravel()[seen])
 
     def learn(self, context: Index, bits: Mask) -> None:
         self.counts[1] += np.bincount(context[bits], minlength=CONTEXTS)
         self.counts[0] += np.bincount(context[~bits], minlength=CONTEXTS)
+
+
+def _frequency(zeros: Index, ones: Index) -> Index:
+    return 1 + (TOTAL - 2) * (2 * ones + 1) // (2 * (zeros + ones) + 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from inlay.container.coder import TABLES, square_width
 
 Ints = NDArray[np.int64]
 Places = NDArray[np.int32]
+Whole = NDArray[np.signedinteger[Any]]  # of 64 bits, or of 32 where that is enough
 
 # (y, x) of the neighbours; in its own slot a token sees only what comes earlier in wave x + 2y + 4t
 OWN_SLOT = ((0, -1), (-1, 0), (-1, 1), (-1, -1))
@@ -31,6 +33,8 @@ BOUND = 1 << 23  # guesses are clipped to this, so that no file can make the ari
 ENERGY_WEIGHTS = (2, 2, 1, 1, 2)  # left, above, above right, above left; the same cell's last token
 LEVELS = (4, 6, 8, 10, 12, 14, 16, 19, 22, 26, 32)  # energies (16 is one width) that part the contexts
 CONTEXTS = len(LEVELS) + 2  # context 0: nothing around to judge by
+SMALL = 1 << 20  # numbers below this can be weighed in 32 bits, which takes half the time
+_CONTEXT_OF = 1 + np.searchsorted(LEVELS, np.arange(256), side="right")  # mean energy -> context
 # 65536 times the 1/16ths of each table's width in one step
 _GAINS = np.array([isqrt((20480 << 32) // square_width(table)) for table in range(TABLES)], dtype=np.int64)
 
@@ -87,11 +91,17 @@ class Model:
     base: Ints  # [M, C] table of each channel
     shift: Ints  # [CONTEXTS] added to it
 
-    def guess(self, past: Ints | Places, around: Places, mode: Ints) -> Ints:
-        """[n, C]: the weighted neighbours; `past` [N + 1, C] are the numbers so far, `around` [n, F] which of them."""
-        weighted = np.zeros((len(around), past.shape[1]), dtype=np.int64)
+    def guess(self, past: Whole, around: Places, mode: Ints, *, narrow: bool = False) -> Ints:
+        """[n, C]: the weighted neighbours; `past` [N + 1, C] are the numbers so far, `around` [n, F] which of them.
+
+        Args:
+            narrow: the numbers are so small that sums of 32 bits hold them; quicker. A decoder cannot know that.
+        """
+        kind = np.int32 if narrow else np.int64
+        weights: Whole = self.weights.astype(kind, copy=False)
+        weighted = np.zeros((len(around), past.shape[1]), dtype=kind)
         for feature in range(around.shape[1]):  # one after the other: a block of all of them would not stay in a cache
-            weighted += past.take(around[:, feature], axis=0) * self.weights[:, feature].take(mode, axis=0)
+            weighted += past.take(around[:, feature], axis=0) * weights[:, feature].take(mode, axis=0)
         return np.clip((weighted + WEIGHT_ONE // 2) >> 6, -BOUND, BOUND)
 
     def energy(self, residual: Ints, mode: Ints) -> Ints:
@@ -103,20 +113,20 @@ class Model:
         return np.clip(self.base[mode] + self.shift[context], 0, TABLES - 1)
 
 
-def contexts(energies: Ints | Places, around: Places) -> Ints:
+def contexts(energies: Whole, around: Places) -> Ints:
     """[n, C]: the mean energy around, 3 parts the channel's own and 5 parts that of all, sorted into levels.
 
     `energies` [N + 1, C] has zeros in its last row; `around` [n, 5] are the tokens that ENERGY_WEIGHTS weigh.
     """
-    parts = np.array(ENERGY_WEIGHTS, dtype=np.int64)
+    parts = np.array(ENERGY_WEIGHTS, dtype=energies.dtype)
     none, channels = len(energies) - 1, energies.shape[1]
-    count = ((around < none) * parts).sum(axis=1)[:, None]
-    own = np.zeros((len(around), channels), dtype=np.int64)
+    count = ((around < none) * parts).sum(axis=1, dtype=energies.dtype)[:, None]
+    own = np.zeros((len(around), channels), dtype=energies.dtype)
     for part, place in zip(ENERGY_WEIGHTS, around.T, strict=True):
         own += energies.take(place, axis=0) * part
-    everyone = own.sum(axis=1, keepdims=True)
+    everyone = own.sum(axis=1, keepdims=True, dtype=energies.dtype)
     mean = (3 * channels * own + 5 * everyone) // (8 * channels * np.maximum(count, 1))
-    return np.where(count > 0, 1 + np.searchsorted(LEVELS, mean, side="right"), 0)
+    return np.where(count > 0, _CONTEXT_OF.take(mean), 0)
 
 
 def energy_sources(near: Neighbours) -> Places:

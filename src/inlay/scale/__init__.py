@@ -12,11 +12,13 @@ _LAZY = {  # public name -> its module, imported on first use
     "TokenizeConfig": "inlay.scale.config",
     "RunConfig": "inlay.scale.config",
     "TokenizeResult": "inlay.scale.report",
+    "EpisodeDataset": "inlay.scale.reading",
     "TokenDataset": "inlay.scale.reading",
     "TokenStream": "inlay.scale.reading",
 }
 
 __all__ = [
+    "EpisodeDataset",
     "RunConfig",
     "TokenDataset",
     "TokenStream",
@@ -29,7 +31,7 @@ __all__ = [
 if TYPE_CHECKING:
     from inlay.scale.config import RunConfig, TokenizeConfig
     from inlay.scale.job import TokenizeProgress, tokenize
-    from inlay.scale.reading import TokenDataset, TokenStream
+    from inlay.scale.reading import EpisodeDataset, TokenDataset, TokenStream
     from inlay.scale.report import TokenizeResult
 
 

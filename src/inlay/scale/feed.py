@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from inlay.errors import VideoError
 from inlay.scale.config import TokenizeConfig
+from inlay.scale.lerobot import copy_span
 from inlay.scale.sources import SourceItem
 from inlay.scale.store import check_scratch, is_address, open_bytes
 from inlay.video import open_video
@@ -88,7 +90,9 @@ class Feed:
         try:
             with (
                 fetched(self.item) as found,
-                open_video(found.media, size=c.size, keep_going=c.keep_going) as reader,
+                open_video(
+                    found.media, size=c.size, keep_going=c.keep_going, start=found.start, frames=found.frames
+                ) as reader,
             ):
                 self._put(Opened(sha256=found.sha256, width=reader.width, height=reader.height))
                 frames = max(1, min(c.chunk_frames, PIECE_BYTES // (reader.width * reader.height * 3)))
@@ -116,6 +120,8 @@ class Fetched:
 
     media: str | BinaryIO
     sha256: str
+    start: int = 0  # of a span: how many frames come before it
+    frames: int | None = None
 
 
 @contextmanager
@@ -124,7 +130,7 @@ def fetched(item: SourceItem) -> Iterator[Fetched]:
     if item.problem is not None:
         raise VideoError(item.problem)
     if item.offset is None and not is_address(item.address):
-        yield from _local(item)
+        yield from _local(item) if item.first is None else _span(item)
         return
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, prefix="inlay-") as copy:
         sha256 = _copied(item, cast(IO[bytes], copy))
@@ -135,9 +141,7 @@ def fetched(item: SourceItem) -> Iterator[Fetched]:
 def _local(item: SourceItem) -> Iterator[Fetched]:
     path = Path(item.address)
     try:
-        found = path.stat()
-        if item.version and (found.st_size, str(found.st_mtime_ns)) != (item.size_bytes, item.version):
-            raise VideoError("the file has changed since the job began")
+        _check_version(item, path)
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             file.seek(0)
@@ -145,6 +149,21 @@ def _local(item: SourceItem) -> Iterator[Fetched]:
             yield Fetched(media=item.address if is_text else file, sha256=sha256)
     except OSError as error:
         raise VideoError(f"cannot be read: {error.strerror or error}") from error
+
+
+def _check_version(item: SourceItem, path: Path) -> None:
+    found = path.stat()
+    if item.version and (found.st_size, str(found.st_mtime_ns)) != (item.size_bytes, item.version):
+        raise VideoError("the file has changed since the job began")
+
+
+def _span(item: SourceItem) -> Iterator[Fetched]:
+    """An episode of a video file that holds several."""
+    assert item.first is not None and item.frames is not None and item.fps is not None, "a span is known whole"
+    _check_version(item, Path(item.address))
+    copy = copy_span(item.address, first=item.first, frames=item.frames, fps=Fraction(item.fps))
+    with copy.media as media:
+        yield Fetched(media=media, sha256=copy.sha256, start=copy.start, frames=item.frames)
 
 
 def _copied(item: SourceItem, copy: IO[bytes]) -> str:

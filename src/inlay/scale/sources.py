@@ -13,6 +13,7 @@ from typing import Any
 from inlay.errors import UsageError, VideoError
 from inlay.files import kind_of
 from inlay.scale.layout import known
+from inlay.scale.lerobot import is_lerobot, read_episodes
 from inlay.scale.store import filesystem, is_address
 from inlay.scale.tables import TABLES, TableRow, read_table
 from inlay.scale.tars import TAR_SUFFIXES, braces, members
@@ -33,6 +34,9 @@ class SourceItem:
     offset: int | None = None  # where a member's bytes begin in its tar
     caption: str | None = None
     problem: str | None = None  # known already that it cannot be read
+    first: int | None = None  # of a span: the frame of the file that it begins at
+    frames: int | None = None  # of a span
+    fps: str | None = None  # of a span: the rate by which its frames are found
 
     def line(self) -> str:
         """JSON with nothing but ASCII, so that file names that are not valid text survive."""
@@ -45,6 +49,8 @@ class SourceItem:
     @property
     def path(self) -> str:
         """By which it could be listed again."""
+        if self.first is not None:
+            return self.name  # its file holds others as well
         member = self.name.rpartition("!")[2]
         return readable(self.address if self.offset is None else f"tar://{member}::{self.address}")
 
@@ -59,7 +65,9 @@ def find_sources(source: str, *, path_column: str | None = None, caption_column:
 
 def _find(source: str, path_column: str | None, caption_column: str | None) -> Iterator[SourceItem]:
     suffix = _suffix(source)
-    if (parts := braces(source)) != [source]:
+    if not is_address(source) and is_lerobot(source):
+        yield from _lerobot(source)
+    elif (parts := braces(source)) != [source]:
         yield from (member for part in parts for member in _expanded(_named(part, part)))
     elif suffix in TABLES and (is_address(source) or not Path(source).is_dir()):
         rows = read_table(source, path_column=path_column, caption_column=caption_column)
@@ -83,6 +91,17 @@ def _listed(source: str, row: TableRow) -> Iterator[SourceItem]:
     caption = None if row.caption is None else readable(row.caption)
     for item in _expanded(_named(_below(source, row.path), readable(row.path))):
         yield replace(item, caption=caption or item.caption)
+
+
+def _lerobot(source: str) -> Iterator[SourceItem]:
+    """Every camera of every episode; where episodes share a file, a span of it."""
+    for episode in read_episodes(source):
+        for camera, span in episode.cameras.items():
+            item = _named(str(span.path), episode.source(camera))
+            item = replace(item, caption="; ".join(episode.tasks) or None)
+            if span.first is not None:
+                item = replace(item, first=span.first, frames=episode.length, fps=str(span.fps))
+            yield item
 
 
 def _expanded(item: SourceItem) -> Iterator[SourceItem]:

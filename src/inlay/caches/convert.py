@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trainer's cache to shards of tokens and back; called again, both go on where they were interrupted."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import inlay
+from inlay.caches.holes import CacheError
+from inlay.caches.latents import MOST_CALIBRATED, LatentStatistics, statistics_of
+from inlay.caches.layout import CACHE, FILES, OTHERS, PLAN, CacheRecord, CacheShard, Loss
+from inlay.caches.listing import CacheItem, CacheListing, check_apart, list_cache
+from inlay.caches.shards import FileShard, PackTask, load_shard, make_shard
+from inlay.errors import ConfigError, UsageError, pick
+from inlay.files import PART
+from inlay.fill import FILLS
+from inlay.masking import CRITERIA, KINDS, REFERENCES, Budget
+from inlay.scale.layout import (
+    DATASET,
+    LAYOUT_VERSION,
+    MANIFEST,
+    QUARANTINE,
+    REPORT,
+    REPORT_PAGE,
+    TAR,
+    DatasetRecord,
+    dump,
+    known,
+)
+from inlay.scale.store import LOCK, OutputError, Store, open_store
+from inlay.types import PRECISIONS
+
+LOSS = 0.1  # of the latents' length, where nothing else is asked for
+MOST_FILES, MOST_BYTES = 256, 1 << 28  # in a shard: what is lost when a job is killed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackConfig:
+    """What a packed cache is to be: all of it stays the same when a job is resumed."""
+
+    format: str = field(default="auto", metadata={"help": "of the cache"})
+    loss: float | None = field(default=None, metadata={"help": "how far latents may come back from what they were"})
+    tau: float | None = field(default=None, metadata={"help": "threshold, in deviations of a channel"})
+    keep: float | None = field(default=None, metadata={"help": "share of the cells of each clip"})
+    tokens: int | None = field(default=None, metadata={"help": "number of tokens of each clip"})
+    bits: float | None = field(default=None, metadata={"help": "bits a pixel of each clip"})
+    exact: bool = field(default=False, metadata={"help": "with keep: exactly that share"})
+    criterion: str = field(default="latent-l1", metadata={"help": "distance"})
+    reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
+    precision: str = field(default="q8", metadata={"help": "how kept cells are stored"})
+    fill: str = field(default="hold", metadata={"help": "how dropped cells come back"})
+    shard_files: int = field(default=0, metadata={"help": "files in a shard at most; 0: by how many there are"})
+
+    def __post_init__(self) -> None:
+        pick("criterion", self.criterion, CRITERIA)
+        pick("reference", self.reference, REFERENCES)
+        pick("precision", self.precision, dict.fromkeys(PRECISIONS))
+        pick("fill", self.fill, FILLS)
+        if self.loss is not None and not 0 < self.loss < 1:
+            raise ConfigError(
+                f"loss is a share of the latents' length, between 0 and 1; got {self.loss:g}", about="loss"
+            )
+        if self.loss is not None and any(getattr(self, kind, None) is not None for kind in KINDS):
+            raise ConfigError("loss chooses tau by itself; give it alone", about=("loss", "tau", "keep"))
+        Budget(**known(Budget, vars(self)))
+        if self.shard_files < 0:
+            raise ConfigError(f"shard_files counts files, 0 for the default; got {self.shard_files}")
+
+    def budget(self, statistics: LatentStatistics) -> Budget:
+        """What each clip may cost; where nothing else is asked for, one tau for all at which the loss is small."""
+        given = Budget(**known(Budget, vars(self)))
+        if given.kind != "tau" or given.tau is not None:
+            return given
+        return Budget(tau=statistics.tau_for(LOSS if self.loss is None else self.loss))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackResult:
+    """The packed cache, and the run that finished it."""
+
+    source: str
+    out: str
+    format: str
+    model: str
+    dataset: DatasetRecord
+    statistics: LatentStatistics
+    files: int
+    others: int  # files carried along
+    source_bytes: int  # of the whole cache
+    packed_bytes: int  # of OUT: shards, and what is carried along
+    latent_bytes: int  # before
+    loss: Loss
+    notes: tuple[str, ...]
+    files_before: int  # packed by earlier runs
+    bytes_now: int  # of latents, packed by this run
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        d = self.dataset
+        return {
+            **{name: getattr(self, name) for name in (
+                "source", "out", "format", "model", "files", "others", "source_bytes", "packed_bytes", "latent_bytes",
+                "files_before", "seconds")},
+            "clips": d.videos, "quarantined": d.quarantined, "shards": len(d.shards), "tau": d.recipe["tau"],
+            "keep_rate": d.keep_rate, "token_bytes": d.bytes, "ratio": self.source_bytes / max(self.packed_bytes, 1),
+            "latent_ratio": self.latent_bytes / max(d.bytes, 1), "relative_error": self.loss.mean,
+            "worst_relative_error": self.loss.worst, "clips_compared": self.loss.clips,
+            "mb_per_second": self.bytes_now / 1e6 / self.seconds if self.seconds else 0.0, "notes": list(self.notes),
+        }  # fmt: skip
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The same for a person."""
+        d, r = self.dataset, self.record()
+        rows = [
+            ("packed", f"{self.out}, {len(d.shards):,} shards, {self.format} of {self.model}"),
+            ("files", f"{self.files:,} with latents, {self.others:,} carried along, {d.quarantined:,} in quarantine"),
+            ("kept", f"{d.keep_rate:.1%}: {d.tokens:,} tokens of {d.cells:,} cells, mode clips"),
+            ("latents", f"{megabytes(self.latent_bytes)} to {megabytes(d.bytes)}, {r['latent_ratio']:.1f} times less"),
+            ("cache", f"{megabytes(self.source_bytes)} to {megabytes(self.packed_bytes)}, {r['ratio']:.1f} times less"),
+            ("loss", f"{self.loss.mean:.2%} of the latents' length, {self.loss.worst:.2%} at worst, "
+             f"of {self.loss.clips:,} clips"),
+            ("took", f"{self.seconds:.1f} s, {r['mb_per_second']:.0f} MB of latents a second"),
+        ]  # fmt: skip
+        if self.files_before:
+            rows.append(("before", f"{self.files_before:,} files were there from earlier runs"))
+        rows += [("note", note) for note in self.notes]
+        if d.quarantined:
+            rows.append(("see", f"{self.out}/{QUARANTINE} for the reasons; these files are carried along as they are"))
+        return rows
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+Watcher = Callable[[int, int, int], None]  # files done, files in all, bytes done
+
+
+def pack_cache(
+    source: str,
+    out: str,
+    config: PackConfig | None = None,
+    *,
+    workers: int = 1,
+    watch: Watcher = lambda done, total, size: None,
+) -> PackResult:
+    """Pack a cache into `out`; begun before, it goes on, and finished before, it does nothing."""
+    config, start = config or PackConfig(), time.perf_counter()
+    if workers < 0:
+        raise ConfigError(f"workers are processes, 0 for as many as there are cores; got {workers}", about="workers")
+    root = Path(source)
+    check_apart(root, out)
+    listing = list_cache(root, config.format)
+    store = open_store(out)
+    if store.has_files() and store.size(PLAN) is None and store.size(LOCK) is None:
+        raise UsageError(f"{out} is not empty, and holds no packed cache; give a folder of its own")
+    store.prepare()
+    with store.locked():
+        store.clear()
+        for left in (Path(out) / OTHERS).rglob(f"*{PART}"):  # by a job that was killed
+            left.unlink()
+        agree(store, config, listing)
+        record = agreed_record(store, listing)
+        task = PackTask(
+            source=source, out=out, format=listing.format.name, statistics=record.statistics,
+            budget=config.budget(record.statistics), criterion=config.criterion, reference=config.reference,
+            precision=config.precision, fill=config.fill,
+        )  # fmt: skip
+        task.packer()  # so that wrong settings show here and not in every worker
+        shards = shards_of(listing, config)
+        before = work(task, shards, store, workers, watch)
+        done = [load_shard(store, shard.number) for shard in shards]
+        return finish(store, listing, config, task, done, before, start)
+
+
+def agree(store: Store, config: PackConfig, listing: CacheListing) -> None:
+    """Begin a job, or refuse to go on with one that was begun with another cache or other settings."""
+    items = "".join(f"{i.path} {i.size_bytes} {i.version}\n" for i in listing.items)
+    sha256 = hashlib.sha256(items.encode()).hexdigest()
+    facts = {"options": asdict(config), "files": len(listing.items), "sha256": sha256}
+    text = store.read_text(PLAN)
+    if text is None:
+        store.write_text(PLAN, dump(facts))
+        return
+    try:
+        begun = json.loads(text)
+        other = {k: v for k, v in facts["options"].items() if begun["options"].get(k) != v}  # type: ignore[attr-defined]
+        same = begun["sha256"] == facts["sha256"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{store}/{PLAN} is damaged ({error}); give another OUT, or remove this one") from error
+    if other:
+        changed = "; ".join(f"{k} was {begun['options'].get(k)!r} and is {v!r}" for k, v in other.items())
+        raise UsageError(
+            f"{store} was begun with other settings: {changed}; give the same settings, or another OUT",
+            about=tuple(other),
+        )
+    if not same:
+        raise UsageError(
+            f"the cache has changed since {store} was begun ({begun['files']} files then, {facts['files']} now); "
+            "restore it, or give another OUT"
+        )
+
+
+def agreed_record(store: Store, listing: CacheListing) -> CacheRecord:
+    """What the cache was calibrated to, once for the data set."""
+    text = store.read_text(CACHE)
+    if text is not None:
+        return CacheRecord.parse(text, f"{store}/{CACHE}")
+    statistics = statistics_of(listing.model, sample_latents(listing))
+    record = CacheRecord(format=listing.format.name, model=listing.model, statistics=statistics)
+    store.write_text(CACHE, dump(asdict(record)))
+    return record
+
+
+def sample_latents(listing: CacheListing) -> Iterator[Any]:
+    """Clips from all over the cache."""
+    good = listing.good
+    step = max(1, len(good) // MOST_CALIBRATED)
+    for item in good[::step][:MOST_CALIBRATED]:
+        file = listing.format.open(listing.root / item.path)
+        yield file.latents(len(file.facts) // 2)
+
+
+def shards_of(listing: CacheListing, config: PackConfig) -> list[FileShard]:
+    """Consecutive files: so many of them, or so many bytes, whichever is reached first."""
+    items = listing.good
+    most = config.shard_files or MOST_FILES
+    shards: list[FileShard] = []
+    group: list[CacheItem] = []
+    first = size = 0
+    for place, item in enumerate(items):
+        if group and (len(group) == most or size + item.size_bytes > MOST_BYTES):
+            shards.append(FileShard(number=len(shards), first=first, items=tuple(group)))
+            group, first, size = [], place, 0
+        group.append(item)
+        size += item.size_bytes
+    return [*shards, FileShard(number=len(shards), first=first, items=tuple(group))]
+
+
+def work(task: PackTask, shards: list[FileShard], store: Store, workers: int, watch: Watcher) -> dict[str, int]:
+    """Have the shards made that are not there yet; returns what was there before."""
+    there = [shard for shard in shards if load_shard(store, shard.number) is not None]
+    todo = [shard for shard in shards if shard not in there]
+    done, total, size = sum(len(s.items) for s in there), sum(len(s.items) for s in shards), 0
+    before = {"files": done}
+    watch(done, total, size)
+
+    def count(files: int, bytes: int) -> None:
+        nonlocal done, size
+        done, size = done + files, size + bytes
+        watch(done, total, size)
+
+    if workers == 1 or len(todo) < 2:
+        for shard in todo:
+            make_shard(task, shard, count)
+        return before
+    with pool(workers) as executor:
+        jobs = {executor.submit(make_shard, task, shard): shard for shard in todo}
+        for job in as_completed(jobs):
+            job.result()
+            count(len(jobs[job].items), sum(item.size_bytes for item in jobs[job].items))
+    return before
+
+
+def one_thread() -> None:
+    """Of many processes each has a core."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@contextmanager
+def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    executor = ProcessPoolExecutor(workers or None, mp_context=get_context("spawn"), initializer=one_thread)
+    try:
+        yield executor
+    except BrokenProcessPool as error:
+        raise CacheError("a worker died; what was done is kept: run the same command again to go on") from error
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def finish(
+    store: Store, listing: CacheListing, config: PackConfig, task: PackTask, done: list[CacheShard | None],
+    before: dict[str, int], start: float,
+) -> PackResult:  # fmt: skip
+    """Carry along what has no latents, write what describes the whole, and `dataset.json` last."""
+    shards = [shard for shard in done if shard is not None]
+    if len(shards) < len(done):
+        raise OutputError(f"a shard is gone from {store}; run the same command again to make it anew")
+    refused = [{"path": i.path, "reason": i.problem} for i in listing.items if i.problem is not None]
+    refused += [dict(r) for shard in shards for r in shard.refused]
+    videos = [video for shard in shards for video in shard.videos]
+    files = [file for shard in shards for file in shard.files]
+    if not files:
+        first = refused[0]
+        raise CacheError(f"none of the {len(refused)} files could be packed; {first['path']} {first['reason']}")
+    others = [*listing.others, *(str(entry["path"]) for entry in refused)]
+    carried = sum(carry(listing.root / name, store, f"{OTHERS}/{name}") for name in others)
+    totals = {name: sum(getattr(v, name) for v in videos) for name in ("frames", "tokens", "cells", "bytes")}
+    packer = task.packer()
+    recipe = asdict(packer.config.recipe(packer.spec, tau=packer.budget.tau or 0.0, fill=task.fill))
+    recipe["tau"] = packer.budget.tau  # None where a budget chose one for each clip
+    stats = task.statistics
+    dataset = DatasetRecord(
+        layout_version=LAYOUT_VERSION, format=TAR, recipe=recipe, options=asdict(config) | {"inlay": inlay.__version__},
+        videos=len(videos), quarantined=len(refused), keep_rate=totals["tokens"] / totals["cells"],
+        latent_count=stats.cells, latent_mean=list(stats.mean), latent_std=list(stats.std),
+        shards=[
+            {"name": s.shard, "videos": len(s.videos), "bytes": s.bytes, "sha256": s.sha256} for s in shards if s.shard
+        ],
+        **totals,
+    )  # fmt: skip
+    result = PackResult(
+        source=str(listing.root), out=str(store), format=listing.format.name, model=listing.model, dataset=dataset,
+        statistics=stats, files=len(files), others=len(listing.others),
+        source_bytes=sum(f.bytes for f in files) + carried, packed_bytes=sum(s.bytes for s in shards) + carried,
+        latent_bytes=sum(s.latent_bytes for s in shards), loss=sum((s.loss for s in shards), Loss()),
+        notes=listing.notes, files_before=before["files"],
+        bytes_now=int(sum(s.latent_bytes for s in shards) * (1 - before["files"] / max(len(files), 1))),
+        seconds=time.perf_counter() - start,
+    )  # fmt: skip
+    quarantine = io.StringIO()
+    table = csv.DictWriter(quarantine, ("path", "reason"), lineterminator="\n")
+    table.writeheader()
+    table.writerows(refused)
+    store.write_text(FILES, "".join(f"{file.line()}\n" for file in files))
+    store.write_text(MANIFEST, "".join(f"{video.line()}\n" for video in videos))
+    store.write_text(QUARANTINE, quarantine.getvalue())
+    store.write_text(REPORT, dump(result.record()))
+    page = "".join(f"\n| {name} | {text} |" for name, text in result.rows())
+    store.write_text(REPORT_PAGE, f"# {listing.root.name}, packed\n\n| | |\n|---|---|{page}\n")
+    store.write_text(DATASET, dump(asdict(dataset)))
+    return result
+
+
+def carry(path: Path, store: Store, name: str) -> int:
+    """Copy a file as it is, once; returns its size."""
+    size = path.stat().st_size
+    if store.size(name) != size:
+        with store.written(name) as part:
+            shutil.copyfile(path, part)
+    return size

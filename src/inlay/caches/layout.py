@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in the folder of a packed cache. It is a tokenised data set, and all that makes it a cache again.
+
+OUT/
+  dataset.json, manifest.jsonl, quarantine.csv, report.json, report.md, job/     as `inlay tokenize` writes them
+  shards/shard-00000.tar     KEY.inlay and KEY.json for each clip, KEY.rest for each file of the cache
+  cache.json                 format and model, and the mean, deviation and tau that the cache was calibrated to
+  files.jsonl                one line for each file of the cache with latents: where its parts lie
+  files/                     everything else of the cache, as it was
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from inlay.caches.latents import LatentStatistics
+from inlay.errors import TokenFileError
+from inlay.scale.layout import JOB, VideoRecord, dump_line, known
+
+CACHE_VERSION = 1
+CACHE = "cache.json"
+FILES = "files.jsonl"
+OTHERS = "files"
+PLAN = f"{JOB}/cache-plan.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRecord:
+    """`cache.json`."""
+
+    format: str
+    model: str
+    statistics: LatentStatistics
+    version: int = CACHE_VERSION
+
+    @staticmethod
+    def parse(text: str, name: str) -> CacheRecord:
+        try:
+            found = json.loads(text)
+            if found["version"] != CACHE_VERSION:
+                raise TokenFileError(
+                    f"{name} is of version {found['version']}, this is version {CACHE_VERSION}; update inlay"
+                )
+            return CacheRecord(
+                **known(CacheRecord, found) | {"statistics": LatentStatistics.parse(found["statistics"])}
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise TokenFileError(f"{name} is damaged ({error}); run inlay cache pack again to restore it") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedFile:
+    """One line of `files.jsonl`: a file of the cache, and where its parts lie."""
+
+    path: str  # below the cache
+    bytes: int
+    sha256: str  # of the file as it was
+    shard: str
+    rest_offset: int  # in the shard
+    rest_bytes: int
+    clips: tuple[tuple[int, int], ...]  # offset and bytes of the token file of each row
+
+    @staticmethod
+    def parse(line: dict[str, Any]) -> PackedFile:
+        return PackedFile(**known(PackedFile, line) | {"clips": tuple((a, b) for a, b in line["clips"])})
+
+    def line(self) -> str:
+        return dump_line(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """How far latents that were read back are from what they were; adds up over shards."""
+
+    clips: int = 0
+    total: float = 0.0  # of the relative errors
+    worst: float = 0.0
+
+    def __add__(self, other: Loss) -> Loss:
+        return Loss(
+            clips=self.clips + other.clips, total=self.total + other.total, worst=max(self.worst, other.worst)
+        )  # fmt: skip
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.clips if self.clips else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheShard:
+    """What became of a shard."""
+
+    number: int
+    shard: str | None
+    bytes: int = 0
+    sha256: str = ""
+    latent_bytes: int = 0  # of what was packed, before
+    videos: tuple[VideoRecord, ...] = ()
+    files: tuple[PackedFile, ...] = ()
+    refused: tuple[dict[str, str], ...] = ()
+    loss: Loss = field(default_factory=Loss)
+
+    def record(self) -> dict[str, Any]:
+        """Plain, without the deep copies of `asdict`: there is a line for each clip."""
+        lists = {name: [vars(one) for one in getattr(self, name)] for name in ("videos", "files")}
+        return vars(self) | lists | {"loss": vars(self.loss)}
+
+    @staticmethod
+    def parse(text: str) -> CacheShard:
+        given = json.loads(text)
+        return CacheShard(
+            **known(CacheShard, given)
+            | {
+                "videos": tuple(VideoRecord(**known(VideoRecord, v)) for v in given["videos"]),
+                "files": tuple(PackedFile.parse(f) for f in given["files"]),
+                "refused": tuple(given["refused"]),
+                "loss": Loss(**given["loss"]),
+            }
+        )
+
+
+def packed_files(text: str, name: str) -> Iterator[PackedFile]:
+    """The files of `files.jsonl`, in order."""
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            yield PackedFile.parse(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise TokenFileError(
+                f"{name}: line {number} is damaged ({error}); run inlay cache pack again to restore it"
+            ) from error

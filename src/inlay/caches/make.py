@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Videos to a trainer's cache, by any backbone; called again, it goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.caches.base import CacheFormat, NewClip
+from inlay.caches.restore import tables_of
+from inlay.caches.table import FORMATS
+from inlay.errors import ConfigError, InlayError, UsageError, VideoError, pick
+from inlay.files import write_atomic
+from inlay.scale.feed import fetched
+from inlay.scale.layout import dump, dump_line
+from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
+from inlay.tokenizer import Tokenizer
+from inlay.video import Geometry, open_video
+from inlay.video.frames import Video, join_videos
+
+NOTES = ".inlay"  # folder in OUT that no trainer looks at
+SETTINGS, MADE, QUARANTINE = f"{NOTES}/make.json", f"{NOTES}/made.jsonl", f"{NOTES}/quarantine.jsonl"
+TEXTS = (".safetensors", ".pt", ".npy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeConfig:
+    """What a cache that is made from videos is to be."""
+
+    format: str = field(metadata={"help": "of the cache"})
+    frames: int = field(default=81, metadata={"help": "of a clip at most: the first ones of each video"})
+    size: str = field(default="keep", metadata={"help": "resize and crop"})
+    text: str | None = field(default=None, metadata={"help": "folder of text embeddings, named like the videos"})
+
+    def __post_init__(self) -> None:
+        form = pick("cache format", self.format, FORMATS)
+        Geometry.parse(self.size)
+        if self.frames < 1:
+            raise ConfigError(f"a clip has at least one frame; got {self.frames}", about="frames")
+        if form.needs_text and self.text is None:
+            raise UsageError(
+                f"{form.about} keeps the text in the same file as the latents; give a folder of embeddings [L, D], "
+                f"named like the videos, as {', '.join(TEXTS)}",
+                about="text",
+            )
+        if self.text is not None and not Path(self.text).is_dir():
+            raise UsageError(f"{self.text}: no such folder of text embeddings", about="text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeResult:
+    """The cache that was made."""
+
+    source: str
+    out: str
+    format: str
+    backbone: str
+    clips: int
+    files: int
+    refused: tuple[dict[str, str], ...]
+    clips_before: int
+    bytes: int
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        return vars(self) | {"refused": list(self.refused)}
+
+    def rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("cache", f"{self.out}, {self.format}, latents of {self.backbone}"),
+            ("clips", f"{self.clips:,} in {self.files:,} files, {len(self.refused):,} videos refused"),
+            ("bytes", f"{self.bytes:,}"),
+            ("took", f"{self.seconds:.1f} s"),
+        ]
+        if self.clips_before:
+            rows.append(("before", f"{self.clips_before:,} clips were there from earlier runs"))
+        return rows + [("refused", f"{entry['path']}: {entry['reason']}") for entry in self.refused[:10]]
+
+
+def make_cache(
+    source: str,
+    out: str,
+    config: MakeConfig,
+    tokenizer: Tokenizer,
+    *,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> MakeResult:
+    """Encode the first frames of each video into a cache; one clip in memory at a time."""
+    start, root, form = time.perf_counter(), Path(out), FORMATS[config.format]
+    items = find_sources(source)
+    if form.flat:
+        check_names(items)
+    (root / NOTES).mkdir(parents=True, exist_ok=True)
+    agree(root, config, tokenizer, items)
+    made = {line["number"]: line for line in _lines(root / MADE) if (root / line["path"]).is_file()}
+    before = sum(len(line["names"]) for line in made.values())
+    refused: list[dict[str, str]] = []
+    groups = [items[at : at + form.clips_per_file] for at in range(0, len(items), form.clips_per_file)]
+    for number, group in enumerate(groups):
+        watch(number, len(groups))
+        if number in made:
+            refused += made[number]["refused"]
+            continue
+        line = make_file(root, number, group, config, form, tokenizer)
+        if line["path"]:
+            made[number] = line
+            with (root / MADE).open("a", encoding="utf-8") as file:
+                file.write(dump_line(line) + "\n")
+        refused += line["refused"]
+    watch(len(groups), len(groups))
+    if not made:
+        raise VideoError(
+            f"none of the {len(items)} videos could be encoded; {refused[0]['path']} {refused[0]['reason']}"
+        )
+    write_atomic(root / QUARANTINE, "".join(dump_line(r) + "\n" for r in refused).encode())
+    return MakeResult(
+        source=source, out=out, format=form.name, backbone=tokenizer.spec.name,
+        clips=sum(len(line["names"]) for line in made.values()), files=len(made), refused=tuple(refused),
+        clips_before=before, bytes=sum((root / line["path"]).stat().st_size for line in made.values()),
+        seconds=time.perf_counter() - start,
+    )  # fmt: skip
+
+
+def agree(root: Path, config: MakeConfig, tokenizer: Tokenizer, items: list[SourceItem]) -> None:
+    """Refuse to go on with other settings or videos: the cache would be neither one nor the other."""
+    spec = tokenizer.spec
+    now = asdict(config) | {"backbone": spec.name, "weight_hash": spec.weight_hash, "videos": [i.name for i in items]}
+    path = root / SETTINGS
+    if not path.is_file():
+        write_atomic(path, dump(now).encode())
+        return
+    try:
+        begun = json.loads(path.read_text(encoding="utf-8"))
+        changed = [name for name, value in now.items() if begun.get(name) != value]
+    except (ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged ({error}); give another OUT, or remove this one") from error
+    if changed:
+        raise UsageError(
+            f"{root} was begun with other settings ({', '.join(changed)}); give the same, or another OUT",
+            about=tuple(changed),
+        )
+
+
+def check_names(items: list[SourceItem]) -> None:
+    """Refuse videos whose files would overwrite one another: this trainer names them by the last part alone."""
+    found: dict[str, str] = {}
+    for item in items:
+        last = Path(name_of(item)).name
+        if last in found:
+            raise UsageError(
+                f"{found[last]} and {item.name} would be one file of this format, which knows no folders; "
+                "rename one, or make a cache of each folder"
+            )
+        found[last] = item.name
+
+
+def make_file(
+    root: Path, number: int, items: list[SourceItem], config: MakeConfig, form: CacheFormat, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """One file of the cache; what is wrong with a video ends in `refused`."""
+    clips: list[NewClip] = []
+    refused: list[dict[str, str]] = []
+    for item in items:
+        try:
+            clips.append(encode_clip(item, config, form, tokenizer))
+        except InlayError as error:
+            refused.append({"path": item.name, "reason": str(error).removeprefix(f"{item.address}: ")})
+    path = form.write(root, number, clips).relative_to(root).as_posix() if clips else ""
+    return {"number": number, "path": path, "names": [clip.name for clip in clips], "refused": refused}
+
+
+@torch.inference_mode()
+def encode_clip(item: SourceItem, config: MakeConfig, form: CacheFormat, tokenizer: Tokenizer) -> NewClip:
+    """The latents of a video's first frames."""
+    spec = tokenizer.spec
+    video, width, height = read_frames(item, config)
+    step = max(form.frame_step, spec.time_stride)
+    frames = 1 + (min(len(video), config.frames) - 1) // step * step
+    side = max(16, spec.space_stride) if form.name.startswith("musubi") else spec.space_stride
+    if video.width % side or video.height % side:
+        raise VideoError(
+            f"is {video.width}x{video.height}, and {form.name} takes multiples of {side}; give a size WxH of such"
+        )
+    name = name_of(item)
+    z_BCTHW = tokenizer.encode_pixels(tokenizer.pixels([video[:frames]])).float()
+    mean, std = tables_of(tokenizer, z_BCTHW)
+    return NewClip(
+        name=name, z_CTHW=z_BCTHW[0].cpu(), raw_CTHW=(z_BCTHW * std + mean)[0].cpu(), width=width, height=height,
+        frames=frames, fps=float(video.fps), caption=item.caption or "", text=text_of(name, config.text),
+    )  # fmt: skip
+
+
+def name_of(item: SourceItem) -> str:
+    """What a clip is called: the video below its folder, without the suffix of a video."""
+    name = item.name.replace("!", "/")  # a member of a tar
+    return str(Path(name).with_suffix("")) if Path(name).suffix.lower() in SUFFIXES else name
+
+
+def read_frames(item: SourceItem, config: MakeConfig) -> tuple[Video, int, int]:
+    """The first frames at the size asked for, and the size of the source."""
+    with fetched(item) as found:
+        frames = min(config.frames, found.frames or config.frames)
+        with open_video(found.media, frames=1) as reader:
+            width, height = reader.width, reader.height
+        if not isinstance(found.media, str):
+            found.media.seek(0)
+        with open_video(found.media, size=config.size, start=found.start, frames=frames) as reader:
+            return join_videos(list(reader.chunks())), width, height
+
+
+def text_of(name: str, folder: str | None) -> Tensor | None:
+    """[L, D] the text embedding of a video."""
+    if folder is None:
+        return None
+    path = next((p for p in (Path(folder) / f"{name}{suffix}" for suffix in TEXTS) if p.is_file()), None)
+    if path is None:
+        raise UsageError(f"has no text embedding; looked for {Path(folder).name}/{name} with {', '.join(TEXTS)}")
+    try:
+        found = _load_text(path)
+    except (OSError, ValueError, RuntimeError, EOFError) as error:
+        raise UsageError(f"{path.name}: is no tensor of text ({type(error).__name__}); make it again") from error
+    if found.ndim == 3 and len(found) == 1:
+        found = found[0]
+    if found.ndim != 2 or not found.is_floating_point():
+        raise UsageError(f"{path.name}: a text embedding is [L, D]; this one is {list(found.shape)}")
+    return found
+
+
+def _load_text(path: Path) -> Tensor:
+    if path.suffix == ".npy":
+        import numpy as np
+
+        return torch.from_numpy(np.load(path, allow_pickle=False))
+    if path.suffix == ".pt":
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    else:
+        from safetensors.torch import load_file
+
+        found = load_file(path)
+    while isinstance(found, dict | list | tuple):
+        found = next(iter(found.values() if isinstance(found, dict) else found), None)
+    if not isinstance(found, Tensor):
+        raise ValueError("no tensor")
+    return found
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a job that may have been killed while writing the last one."""
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
