@@ -5,7 +5,8 @@
 
 Clips, photographs and test sets are those of run.py. A plan is a list of stages; what a stage does not say is in
 DEFAULTS. A stage begins from the networks the one before left, the first from the shipped weights (--weights names
-their folder): channels that are new begin unread by the decoder and by the LIT.
+their folder): channels that are new begin unread by the decoder and by the LIT. wide.json is what was recorded
+(benchmarks/wide_h200_2026-11-16.json), longer.json what is to come: coarser steps, more weight on bits, more masks.
 
 OUT/results.json holds, after every stage: settings, PSNR and LPIPS of every set at full rate, PSNR and entropy with
 latents rounded to some steps, PSNR and LPIPS after the fill at the rates of the tables, and the log.
