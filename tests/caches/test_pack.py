@@ -21,6 +21,7 @@ import torch
 from inlay.caches import PackedCache, pack_cache
 from inlay.caches.table import FORMATS, find_format
 from inlay.cli.main import main
+from inlay.errors import OutputError
 from inlay.scale import TokenDataset
 from tests.caches import genuine
 
@@ -205,7 +206,7 @@ def test_a_full_disk_is_no_fault_of_the_cache(tmp_path: Path, monkeypatch, capsy
 
     with monkeypatch.context() as patched:
         patched.setattr("inlay.caches.shards.add_member", full)
-        assert main(words) == 1
+        assert main(words) == OutputError.exit_code
     assert "No space left on device" in capsys.readouterr().err
     assert not list((tmp_path / "packed").glob("shards/*"))
     assert main(words) == 0
