@@ -73,6 +73,15 @@ def test_tables_carry_captions(folder: Path) -> None:
         assert [(i.name, i.caption) for i in items] == [("videos/b.mp4", "a dog, running"), ("videos/a.MKV", None)]
 
 
+@pytest.mark.parametrize("named", [{}, {"path_column": "video"}])
+def test_columns_with_any_name_are_told_in_one_line(tmp_path: Path, named: dict[str, str]) -> None:
+    header = ",".join(['"two\nlines"', *(f"column {i} {'x' * 90}" for i in range(40))])
+    (tmp_path / "t.csv").write_text(f"{header}\n{'1,' * 40}1\n")
+    with pytest.raises(UsageError) as refused:
+        find_sources(str(tmp_path / "t.csv"), **named)
+    assert "two\\nlines" in str(refused.value) and "\n" not in str(refused.value) and len(str(refused.value)) < 1000
+
+
 def test_parquet_tables_and_named_columns(folder: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

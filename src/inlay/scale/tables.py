@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from inlay.errors import UsageError, require
 from inlay.scale.store import open_bytes
 
+NAMES, NAME = 12, 40  # columns that a message shows, and letters of each
 PATH_COLUMNS = ("path", "video", "video_path", "file", "file_name", "filename", "url")
 CAPTION_COLUMNS = ("caption", "text", "prompt", "description")
 
@@ -107,7 +108,7 @@ def read_table(place: str, *, path_column: str | None = None, caption_column: st
             path_name = _column(place, row, path_column, PATH_COLUMNS)
             caption_name = _column(place, row, caption_column, CAPTION_COLUMNS)
         if not path_name:
-            named = f"none of its columns ({', '.join(map(str, row))}) is called {', '.join(PATH_COLUMNS)}"
+            named = f"none of its columns ({_in_one_line(row)}) is called {', '.join(PATH_COLUMNS)}"
             raise UsageError(f"{place}: {named}; name one", about="path_column")
         path, caption = row.get(path_name), row.get(caption_name)
         if isinstance(path, str) and path:
@@ -124,5 +125,12 @@ def _text(caption: object) -> str | None:
 def _column(place: str, row: dict[str, Any], given: str | None, usual: tuple[str, ...]) -> str:
     """The column that is named, or the first with a usual name; empty where there is none."""
     if given is not None and given not in row:
-        raise UsageError(f"{place}: has no column {given!r}; it has {', '.join(map(str, row))}")
+        raise UsageError(f"{place}: has no column {given!r}; it has {_in_one_line(row)}")
     return given or next((name for name in usual if name in row), "")
+
+
+def _in_one_line(columns: Iterable[object]) -> str:
+    """The names of columns as a message can show them: a table may call them anything."""
+    names = [ascii(str(column))[1:-1] for column in columns]
+    shown = [name if len(name) <= NAME else f"{name[:NAME]}…" for name in names[:NAMES]]
+    return ", ".join([*shown, *["…"] * (len(names) > NAMES)])
