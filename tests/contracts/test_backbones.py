@@ -14,7 +14,7 @@ from inlay.backbones.cosmos import Cosmos, cosmos_01, tiny_cosmos
 from inlay.backbones.omni import Omni, tiny_omni
 from inlay.backbones.taef2 import Taef2
 from inlay.errors import MissingError, UsageError
-from tests.contracts.tiny_diffusers import TINY, saved
+from tests.contracts.tiny_diffusers import TINY, WAN_22, saved
 
 
 def lively(network: torch.nn.Module) -> torch.nn.Module:
@@ -74,6 +74,22 @@ class TestDiffusers(BackboneContract):
         return load_backbone(str(saved(request.param, tmp_path_factory.mktemp("saved"))))
 
 
+class TestWan(BackboneContract):
+    """State and all; however a video is cut, the same bits come out."""
+
+    tolerance = 0.0
+    cells = (2, 3)
+
+    @pytest.fixture(scope="class", params=["2.1", "2.2"])
+    @classmethod
+    def backbone(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+        changes = WAN_22 if request.param == "2.2" else {}
+        network = load_backbone(str(saved("AutoencoderKLWan", tmp_path_factory.mktemp("saved"), **changes)))
+        assert isinstance(network, torch.nn.Module)
+        lively(network)
+        return network
+
+
 def test_unknown_name_and_missing_weights(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown backbone 'minni'; did you mean 'mini'"):
         load_backbone("minni")
@@ -95,5 +111,6 @@ def test_the_table_tells_the_truth_of_what_ships(name: str) -> None:
 
 def test_the_table_says_which_backbones_carry_state() -> None:
     carrying = {name for name, entry in BACKBONES.items() if entry.stateful}
-    assert carrying == {"mini", "mini-untrained", "cosmos-cv4x8x8-360p", "cosmos-0.1-cv4x8x8"}
+    ours = {"mini", "mini-untrained", "cosmos-cv4x8x8-360p", "cosmos-0.1-cv4x8x8"}
+    assert carrying == ours | {"wan-2.1", "wan-2.2"}
     assert Cosmos(tiny_cosmos()).spec.stateful and not Omni(tiny_omni()).spec.stateful

@@ -41,14 +41,19 @@ TINY: dict[str, dict[str, Any]] = {
         "up_block_types": ("UpDecoderBlock2D",) * 4, "norm_num_groups": 4, "shift_factor": 0.1, "scaling_factor": 0.5,
     },
 }  # fmt: skip
+WAN_22 = {  # the parts that set Wan 2.2's autoencoder apart: blocks of pixels, shortcuts, a wider decoder
+    "base_dim": 4, "decoder_base_dim": 8, "z_dim": 48, "is_residual": True, "patch_size": 2, "in_channels": 12,
+    "out_channels": 12, "scale_factor_spatial": 16, "latents_mean": [0.01 * i for i in range(48)],
+    "latents_std": [0.5 + 0.02 * i for i in range(48)],
+}  # fmt: skip
 
 
-def saved(name: str, folder: Path) -> Path:
+def saved(name: str, folder: Path, **changes: Any) -> Path:
     """A folder as `save_pretrained` leaves it; skips where the installed version has no such class."""
     diffusers = pytest.importorskip("diffusers")
     if not hasattr(diffusers, name):
         pytest.skip(f"diffusers {diffusers.__version__} has no {name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        getattr(diffusers, name)(**TINY[name]).save_pretrained(folder / name)
+        getattr(diffusers, name)(**TINY[name] | changes).save_pretrained(folder / name)
     return folder / name

@@ -202,7 +202,7 @@ FORGERIES: dict[str, tuple[Callable[[Parts], None], str]] = {
     "pixels a cell": (header(space_stride=4, grid=[6, 8]), "mini-untrained has 8 pixels a cell"),
     "frames a slot": (header(time_stride=8), "slots"),
     "channels": (header(channels=8), "mini-untrained has 16 channels"),
-    "no state": (header(backbone="wan-2.1"), "wan-2.1 cannot carry state between chunks"),
+    "no state": (header(backbone="hunyuan-video"), "hunyuan-video cannot carry state between chunks"),
     "first chunk": (number(0, FLAGS, 2), "chunk 1 goes on from a chunk before it"),
     "more frames": (number(1, FRAMES, 9), "9 frames in 2 slots"),
     "fewer frames": (number(0, FRAMES, 29), "29 frames"),

@@ -2,7 +2,8 @@
 """The autoencoders of the diffusers package as backbones, from folders it saved.
 
 Latents come out normalised as the model's configuration says: (z - mean) / std by channel (and by slot, where the
-configuration has such a table), or (z - shift) * scale; `decode` undoes it. Image autoencoders go frame by frame.
+configuration has such a table), or (z - shift) * scale; `decode` undoes it. Image autoencoders go frame by frame; Wan
+carries its causal state from chunk to chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
+from inlay.backbones import wan
+from inlay.backbones.base import BackboneSpec, State, check_latents, check_pixels, spec_of
 from inlay.backbones.checkpoints import check_trust, cut_tensor
 from inlay.errors import MissingError, UsageError, pick, require
 from inlay.weightfile import hash_weights
@@ -92,7 +94,8 @@ def load_diffusers(folder: Path, *, name: str, trust: bool, licence: str = "see 
     package = require("diffusers", extra="hf")
     if not hasattr(package, kind_name):
         raise MissingError(f"diffusers {package.__version__} has no {kind_name}; a newer version may: pip install -U")
-    return Diffusers(_load(getattr(package, kind_name), folder, trust=trust), kind, name=name, licence=licence)
+    adapter = Wan if kind_name == "AutoencoderKLWan" else Diffusers
+    return adapter(_load(getattr(package, kind_name), folder, trust=trust), kind, name=name, licence=licence)
 
 
 def _load(cls: Any, folder: Path, *, trust: bool) -> Any:
@@ -129,6 +132,7 @@ class Diffusers(nn.Module):
 
     mean: Tensor
     std: Tensor
+    stateful = False
 
     def __init__(self, model: Any, kind: Kind, *, name: str, licence: str = "see the model's card") -> None:
         super().__init__()
@@ -146,8 +150,10 @@ class Diffusers(nn.Module):
 
     @property
     def spec(self) -> BackboneSpec:
-        strides = self.time_stride, self.space_stride
-        return spec_of(self, channels=self.channels, strides=strides, causal=self.kind.causal, licence=self.licence)
+        return spec_of(
+            self, channels=self.channels, strides=(self.time_stride, self.space_stride), causal=self.kind.causal,
+            stateful=self.stateful, licence=self.licence,
+        )  # fmt: skip
 
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         check_pixels(x_BCTHW, self.spec)
@@ -178,6 +184,31 @@ class Diffusers(nn.Module):
         slots = torch.arange(z_BCTHW.shape[2], device=self.mean.device).clamp(max=self.mean.shape[1] - 1)
         mean, std = (t[None, :, slots, None, None].to(z_BCTHW) for t in (self.mean, self.std))
         return mean, std
+
+
+class Wan(Diffusers):
+    """Wan 2.1 and 2.2: the feature cache is a state that goes from chunk to chunk."""
+
+    stateful = True
+
+    def encode(self, x_BCTHW: Tensor) -> Tensor:
+        return self.encode_next(x_BCTHW, None)[0]
+
+    def decode(self, z_BCTHW: Tensor) -> Tensor:
+        return self.decode_next(z_BCTHW, None)[0]
+
+    def encode_next(self, x_BCTHW: Tensor, state: State) -> tuple[Tensor, State]:
+        """The next chunk of a video: 1 + 4k frames when `state` is None, 4k frames after that."""
+        check_pixels(x_BCTHW, self.spec, continued=state is not None)
+        z_BCTHW, after = wan.encode_next(self.model, x_BCTHW, state, self.time_stride)
+        mean, std = self.tables(z_BCTHW)
+        return (z_BCTHW - mean) / std, after
+
+    def decode_next(self, z_BCTHW: Tensor, state: State) -> tuple[Tensor, State]:
+        """The next chunk's pixels: 1 + 4(t-1) frames when `state` is None, 4t frames after that."""
+        check_latents(z_BCTHW, self.spec)
+        mean, std = self.tables(z_BCTHW)
+        return wan.decode_next(self.model, z_BCTHW * std + mean, state)
 
 
 def by_frame(function: Callable[[Tensor], Tensor], x_BCTHW: Tensor) -> Tensor:

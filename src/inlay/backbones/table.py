@@ -86,11 +86,13 @@ def _diffusers_entry(
     channels: int,
     million: float,
     folder: str = "vae",
+    *same: str,  # other repositories with this very autoencoder
+    stateful: bool = False,
 ) -> Entry:
     return Entry(
         load=partial(diffusers.load_diffusers, licence=licence), about=f"{about} (diffusers)", licence=licence,
-        strides=strides, channels=channels, million=million,
-        source=Source(repo=repo, files=CONFIG_AND_WEIGHTS, subfolder=folder), aliases=(repo,),
+        strides=strides, channels=channels, million=million, stateful=stateful,
+        source=Source(repo=repo, files=CONFIG_AND_WEIGHTS, subfolder=folder), aliases=(repo, *same),
     )  # fmt: skip
 
 
@@ -121,7 +123,14 @@ BACKBONES: dict[str, Entry] = {
         channels=32, million=2.7, aliases=("madebyollin/taef2",),
         source=Source(repo="madebyollin/taef2", files=("taef2_encoder.pth", "taef2_decoder.pth")),
     ),
-    "wan-2.1": _diffusers_entry("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "Wan 2.1", "Apache-2.0", (4, 8, 8), 16, 126.9),
+    "wan-2.1": _diffusers_entry(
+        "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "Wan 2.1, also 2.2 A14B", "Apache-2.0", (4, 8, 8), 16, 126.9, "vae",
+        "Wan-AI/Wan2.1-T2V-14B-Diffusers", "Wan-AI/Wan2.2-T2V-A14B-Diffusers", "Wan-AI/Wan2.2-I2V-A14B-Diffusers",
+        stateful=True,
+    ),
+    "wan-2.2": _diffusers_entry(
+        "Wan-AI/Wan2.2-TI2V-5B-Diffusers", "Wan 2.2 5B", "Apache-2.0", (4, 16, 16), 48, 704.7, stateful=True
+    ),
     "cogvideox": _diffusers_entry("THUDM/CogVideoX-2b", "CogVideoX", "Apache-2.0", (4, 8, 8), 16, 215.6),
     "ltx-video": _diffusers_entry("Lightricks/LTX-Video", "LTX-Video", "LTX Video licence", (8, 32, 32), 128, 419.2),
     "hunyuan-video": _diffusers_entry(

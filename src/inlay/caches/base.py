@@ -37,7 +37,7 @@ class LatentModel:
 
 MODELS = {
     "wan-2.1": LatentModel(channels=16, time_stride=4, space_stride=8, fps=16, backbone="wan-2.1"),
-    "wan-2.2": LatentModel(channels=48, time_stride=4, space_stride=16, fps=24),
+    "wan-2.2": LatentModel(channels=48, time_stride=4, space_stride=16, fps=24, backbone="wan-2.2"),
     "hunyuan-video": LatentModel(channels=16, time_stride=4, space_stride=8, fps=24, backbone="hunyuan-video"),
     "hunyuan-video-1.5": LatentModel(channels=32, time_stride=4, space_stride=16, fps=24),
     "ltx": LatentModel(channels=128, time_stride=8, space_stride=32, fps=24),
