@@ -108,7 +108,7 @@ def first_of(names: tuple[str, ...]) -> ModuleType:
         try:
             return importlib.import_module(name)
         except Exception as error:  # a package half installed fails in any way, and must not take the server with it
-            reason = error
+            reason = " ".join(str(error).split())
     raise Refusal(f"{version_of(names[0])} has no {' or '.join(names)} that opens ({reason})")
 
 
