@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import platform
 import statistics
 import sys
@@ -94,7 +95,7 @@ def times(masks: dict[str, Mask], given: argparse.Namespace) -> list[dict[str, A
 def tokens_of(path: Path, tokenizer: Tokenizer, frames: int) -> tuple[Tensor, tuple[int, int, int]]:
     """Latents of a clip, 2x2 cells to a token, in the order and with the grid that a server gives."""
     pixels = read_video(path, size="256x256", frames=frames).pixels()
-    z_CTHW = tokenizer.backbone.encode(pixels)[0]
+    z_CTHW = tokenizer.backbone.encode(pixels[:, :, : 1 + (pixels.shape[2] - 1) // 4 * 4])[0]
     C, T, H, W = z_CTHW.shape
     blocks = z_CTHW.reshape(C, T, H // MERGE, MERGE, W // MERGE, MERGE).permute(1, 2, 4, 3, 5, 0)
     return blocks.reshape(-1, MERGE * MERGE * C), (T, H, W)
@@ -154,7 +155,10 @@ def main() -> None:
         + f" --videos DIR --clips {given.clips} --video-frames {given.video_frames}"
         * bool(given.videos),
         "evs": wheel,
-        "machine": torch.cuda.get_device_name() if cuda else f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "machine": torch.cuda.get_device_name()
+        if cuda
+        else f"{platform.machine()}, CPU threads: {torch.get_num_threads()}",
+        "load_average": [round(x, 1) for x in os.getloadavg()],
         "torch": torch.__version__,
         "times": times(masks, given),
         "choices": choices(masks, given) if given.videos else [],

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from itertools import pairwise
@@ -16,6 +17,7 @@ from inlay.errors import ConfigError, ShapeError, UsageError
 from inlay.masking import MaskConfig, scored_scan
 from inlay.vlm import CRITERIA, compute_retained_tokens_count, compute_retention_mask, last_kept_mask
 from inlay.vlm.last_kept import ROUNDS, distances, search
+from tests.guard.tree import ROOT
 
 
 def film(frames: int, places: int, channels: int = 16, *, seed: int = 0) -> Tensor:
@@ -208,3 +210,18 @@ def test_wrong_requests_say_what_is_wrong() -> None:
             last_kept_mask(film(4, 6), count)
     with pytest.raises(ShapeError, match="int64"):
         last_kept_mask(film(4, 6).long(), 7)
+
+
+def test_the_page_has_the_numbers_of_its_record() -> None:
+    page = (ROOT / "docs" / "vlm.md").read_text(encoding="utf-8")
+    record = json.loads((ROOT / "benchmarks" / "vlm_mask_cpu_2026-11-16.json").read_text())
+    for row in record["choices"]:
+        own = row["rule"] == "evs"
+        name = "EVS" if own else row["rule"].replace(" ", ", ")
+        values = [row[f"{c}_{kind}"] for c in ("cosine", "l1") for kind in ("mean", "largest")]
+        shared = "" if own else f" {100 * row['shared_with_evs']:.0f} %"
+        line = f"| {name} | {' | '.join(f'{v:.3f}' for v in values)} |{shared} |"
+        assert line in page, line
+    ms = {row["rule"]: row["ms"] for row in record["times"] if row["frames"] == 32}
+    evs, cosine, l1 = (ms[rule] for rule in ("evs", "last-kept cosine", "last-kept l1"))
+    assert f"EVS {evs:.0f} ms, last-kept {cosine:.0f} ms (cosine) and {l1:.0f} ms (l1)" in page
