@@ -24,7 +24,7 @@ _LAZY = {  # public name -> (module, name in it); imported on first use, so `imp
     "read_video": ("inlay.video", "read_video"),
     "write_video": ("inlay.video", "write_video"),
 }
-_PACKAGES = ("caches", "codec", "container", "fill", "masking", "measure", "pack", "scale", "train", "video")
+_PACKAGES = ("caches", "codec", "container", "fill", "masking", "measure", "pack", "scale", "train", "video", "vlm")
 
 __all__ = [
     "InlayError",
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from inlay import scale as scale
     from inlay import train as train
     from inlay import video as video
+    from inlay import vlm as vlm
     from inlay.codec import Decoder as StreamDecoder
     from inlay.codec import Encoder as StreamEncoder
     from inlay.container import open

@@ -52,7 +52,7 @@ def test_every_command_explains_itself_without_torch() -> None:
     assert not HEAVY & set(probe(code)["modules"])
 
 
-PACKAGES = ["video", "backbones", "masking", "fill", "container", "tokenizer", "measure", "train"]
+PACKAGES = ["video", "backbones", "masking", "fill", "container", "tokenizer", "measure", "train", "vlm"]
 
 
 def test_packages_open_without_optional_ones() -> None:

@@ -25,7 +25,15 @@ LAYERS: list[dict[str, set[str]]] = [
     {"draw": {"measure"}, "measure": set()},
     {"tokenizer": set()},
     {"codec": set()},
-    {"pack": {"container"}, "video": set(), "backbones": set(), "masking": set(), "fill": set(), "container": set()},
+    {
+        "pack": {"container"},
+        "video": set(),
+        "backbones": set(),
+        "masking": set(),
+        "fill": set(),
+        "container": set(),
+        "vlm": set(),
+    },
     {"kernels": set()},
     {
         "weightfile": {"errors", "files"},

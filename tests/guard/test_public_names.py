@@ -25,6 +25,7 @@ PACKAGES = {  # reachable from `import inlay` alone, and something that is found
     "scale": "TokenDataset",
     "train": "fit",
     "video": "open_video",
+    "vlm": "compute_retention_mask",
 }
 
 
