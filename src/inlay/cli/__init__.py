@@ -6,3 +6,4 @@ import os
 # Threads that wait for work give way to other programs. By default they spin, and beside another busy program a command
 # takes several times as long. Read when torch is loaded, so it stands before anything else.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # a moment all the same: on an idle machine sleeping at once costs a tenth
