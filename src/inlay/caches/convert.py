@@ -24,7 +24,7 @@ from inlay.caches.latents import MOST_CALIBRATED, LatentStatistics, statistics_o
 from inlay.caches.layout import CACHE, FILES, OTHERS, PLAN, CacheRecord, CacheShard, Loss
 from inlay.caches.listing import CacheItem, CacheListing, check_apart, list_cache
 from inlay.caches.shards import FileShard, PackTask, load_shard, make_shard
-from inlay.errors import ConfigError, UsageError, pick
+from inlay.errors import ConfigError, OutputError, UsageError, pick
 from inlay.files import PART
 from inlay.fill import FILLS
 from inlay.masking import CRITERIA, KINDS, REFERENCES, Budget
@@ -40,7 +40,7 @@ from inlay.scale.layout import (
     dump,
     known,
 )
-from inlay.scale.store import LOCK, OutputError, Store, open_store
+from inlay.scale.store import LOCK, Store, open_store
 from inlay.types import PRECISIONS
 
 LOSS = 0.1  # of the latents' length, where nothing else is asked for

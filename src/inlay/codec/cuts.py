@@ -12,7 +12,6 @@ Legend: B batch, C channels, T slots, F frames, H W grid or pixels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
 import torch
@@ -75,16 +74,11 @@ class Evidence:
             begin, end = end, min(first + t * stride, len(jumps))
             fresh = jumps[max(begin, 1 if recent is None else 0) : end]  # the first frame of all has none
             if change >= UNRELATED * most and change > 0 and usual and fresh:
-                place = first_largest(fresh)
+                place = fresh.index(max(fresh))
                 if fresh[place] > max(JUMP * max(median(usual), CALM), LEAST):
                     return end - len(fresh) + place, ()
             usual = (usual + fresh)[-RECENT:]
         return None, tuple(usual)
-
-
-def first_largest(values: Sequence[float]) -> int:
-    """Where the largest value first stands."""
-    return max(range(len(values)), key=values.__getitem__)
 
 
 def coarse_slots(z_BCTHW: Tensor) -> Tensor:
