@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.backbones import Backbone, BackboneSpec, State, StatefulBackbone
+from inlay.codec.config import EncodeConfig
 from inlay.codec.cuts import Seen, look
 from inlay.codec.packing import Packed, keep_cells
 from inlay.codec.transfer import upload
@@ -82,6 +83,10 @@ class Parts:
         if self.profile is None or criterion != "latent-l1":
             raise ConfigError(f"there is no default tau for {self.spec.name} with {criterion}; give one", about="tau")
         return self.profile.tau
+
+    def recipe(self, config: EncodeConfig, tau: float) -> Recipe:
+        """What token files say of how they were made."""
+        return config.recipe(self.spec, tau=tau, fill=self.filler.default, profile=self.profile)
 
     def pixels(self, clips: Sequence[Video], *, continued: bool = False) -> Tensor:
         """[B, 3, T, H, W], padded by repetition to what the backbone takes; `continued`: with no first slot."""

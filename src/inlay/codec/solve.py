@@ -105,7 +105,7 @@ class WholeVideo:
         self.spool.close()
 
     def recipe(self, tau: float) -> Recipe:
-        return self.config.recipe(self.parts.spec, tau=tau, fill=self.parts.filler.default)
+        return self.parts.recipe(self.config, tau)
 
     def selections(self, recipe: Recipe, *, scored: bool = False) -> Iterator[tuple[LatentChunk, Selection]]:
         selector = Selector(self.config.mask(recipe.tau), noise=self.config.noise)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from inlay.errors import ConfigError
 from inlay.masking.budget import LARGEST_TAU
+from inlay.masking.steps import OWN, channel_steps, step_size
 
 MOST = sys.float_info.max
 
@@ -33,6 +34,8 @@ class Profile:
     first_std: tuple[float, ...] = ()
     score_edges: tuple[float, ...] = ()  # histogram of the scores at about tau; the last bin takes what lies above
     score_counts: tuple[int, ...] = ()
+    gains: tuple[float, ...] = ()  # of each channel: grey levels of the picture a unit of latent, root mean square
+    step: float | None = None  # the default place on the ladder of steps; None: q8 chooses its own
 
     def __post_init__(self) -> None:
         for name, value in list(vars(self).items()):
@@ -47,6 +50,21 @@ class Profile:
             raise ConfigError(
                 f"a profile pairs each tau with a keep rate; got {len(self.taus)}, {len(self.keep_rates)}"
             )
+
+        if any(gain < 0 for gain in self.gains) or (self.gains and not max(self.gains) > 0):
+            raise ConfigError("gains of a profile are above 0, or 0 where a channel does not reach the picture")
+        if self.step is not None and (not self.gains or step_size(self.step) is None):
+            raise ConfigError("a step of a profile needs the gains of its channels", about="step")
+
+    def steps(self, step: float) -> tuple[float, ...]:
+        """The step of each channel at a place on the ladder."""
+        if not self.gains:
+            raise ConfigError(
+                f"there are no gains of {self.backbone}, so a step of {step:g} says nothing; calibrate it, "
+                f"or have its steps from the {OWN}",
+                about=("step", "profile"),
+            )
+        return channel_steps(self.gains, step)
 
     @property
     def selectivity(self) -> float:
@@ -72,5 +90,7 @@ def _fits(value: object, kind: str) -> bool:
         return isinstance(value, tuple) and all(_fits(one, "float") for one in value)
     if kind == "str":
         return isinstance(value, str)
+    if kind.endswith(" | None") and value is None:
+        return True
     number = isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)
     return number and abs(value) <= MOST  # type: ignore[arg-type]

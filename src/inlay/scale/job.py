@@ -104,7 +104,7 @@ def recipe_of(config: TokenizeConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """The recipe that all token files share; tau is None where a budget chooses one for each video."""
     encode, by_tau = config.encode.resolve(tokenizer.spec), config.budget.kind == "tau"
     tau = 0.0 if not by_tau else tokenizer.default_tau(encode.criterion) if config.tau is None else config.tau
-    recipe = encode.recipe(tokenizer.spec, tau=tau, fill=tokenizer.filler.default)
+    recipe = tokenizer.recipe(encode, tau)
     return asdict(recipe) | ({} if by_tau else {"tau": None})
 
 

@@ -126,7 +126,7 @@ class Bench:
     def recipe(self, setting: Setting) -> Recipe:
         precision = "fp32" if setting.precision == "none" else setting.precision
         config = replace(paper_clips(), precision=precision)
-        return config.recipe(self.tokenizer.spec, tau=self.tau_of(setting), fill=self.fill_of(setting))
+        return self.tokenizer.recipe(replace(config, fill=self.fill_of(setting)), self.tau_of(setting))
 
     def model(self, setting: Setting) -> dict[str, Any]:
         """What a result depends on besides clip and setting."""
