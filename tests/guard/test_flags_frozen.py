@@ -63,7 +63,7 @@ FLAGS: dict[str, set[str]] = {
     "doctor": {"--json"},
     "backbones": {"--json"},
     "fetch": SPEECH | {"--folder", "--force"},
-    "calibrate": MODEL - {"--fill"} | TRUST | SPEECH | DATA | {"--out", "--layout", "--split", "--force"},
+    "calibrate": MODEL - {"--fill"} | TRUST | SPEECH | DATA | {"--out", "--layout", "--split", "--step", "--force"},
     "eval": MODEL
     | TRUST
     | SPEECH

@@ -184,6 +184,7 @@ def profile(rng: random.Random, folder: Path) -> Outcome:
     record = {
         "backbone": "mini", "weight_hash": "ab", "tau": 0.3, "taus": [0.1, 0.2], "keep_rates": [0.9, 0.5],
         "latent_mean": [0.0, 1.0], "latent_std": [1.0, 1.0], "clips": 3, "data": "a clip",
+        "gains": [3.0, 0.5], "step": 2.0,
     }  # fmt: skip
     case = wrong_json(record, rng)
     path = folder / "profile.json"

@@ -15,9 +15,9 @@ from inlay.codec import Parts
 from inlay.errors import UsageError
 
 NOISE = 1 / 16  # of a channel's deviation: as large as the rounding of a coarse step, and small enough to be linear
-SLOTS, SIDE = 5, 16  # of the window that is decoded
+SLOTS, SIDE = 3, 12  # of the window that is decoded
 BATCH = 8  # channels at a time
-CLIPS = 8  # calibration clips that are decoded: the gains of two halves of them differ by a few per cent
+CLIPS = 6  # calibration clips that are decoded
 GREY = 127.5  # grey levels in one unit of pixels
 
 

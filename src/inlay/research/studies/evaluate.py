@@ -132,7 +132,7 @@ class Bench:
         """What a result depends on besides clip and setting."""
         name = self.fill_of(setting)
         lit = self.tokenizer.filler.lits.get(name)
-        spec = self.tokenizer.spec
+        spec, step = self.tokenizer.spec, self.recipe(setting).step
         return {
             "backbone": spec.name,
             "weights": spec.weight_hash,
@@ -140,7 +140,7 @@ class Bench:
             "fill_weights": lit.weight_hash if lit is not None else "",
             "tau": self.tau,
             "dtype": str(self.tokenizer.dtype).removeprefix("torch."),
-        }
+        } | ({} if step is None else {"step": step})
 
     def filled(self, z_BCTHW: Tensor, keep_BTHW: Tensor, setting: Setting) -> Tensor:
         z_BCTHW = z_BCTHW.to(self.tokenizer.dtype)
