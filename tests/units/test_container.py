@@ -233,6 +233,12 @@ class TestQuantiser:
             container.open(parts.pack())
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
+    def test_a_chunk_with_other_steps_than_the_header_is_refused(self) -> None:
+        parts = Parts.of(to_bytes(stepped(make_tokens(chunks=2), (0.5,) * 16)))
+        parts.header["steps"] = "3f00" * 15 + "3e80"
+        with pytest.raises(TokenFileError, match="has other steps than the header says"):
+            container.open(parts.pack())
+
     def test_a_step_without_steps_is_refused(self) -> None:
         parts = Parts.of(to_bytes(stepped(make_tokens(), (0.5,) * 16, step=2.0)))
         del parts.header["steps"]

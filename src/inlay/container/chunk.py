@@ -15,7 +15,7 @@ from inlay.container.consistent import fault_of_times, least_slots, most_slots
 from inlay.container.header import FileHeader
 from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, MAX_CELLS, MAX_SLOTS, MAX_VALUES, ChunkHead, seal
 from inlay.container.mask import MASK_HEAD_BYTES, pack_mask, unpack_mask
-from inlay.container.q8 import pack_q8, rounded_q8, unpack_q8
+from inlay.container.q8 import pack_q8, rounded_q8, stored_steps, unpack_q8
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
 from inlay.types import Recipe, Span, VideoInfo
@@ -166,7 +166,10 @@ def unpack_chunk(data: bytes, head: ChunkHead, header: FileHeader) -> Tokens:
     if kept != head.tokens:
         raise TokenFileError(f"the mask keeps {kept} cells, the head promises {head.tokens} tokens")
     at += head.mask_bytes
-    values = STORAGE[header.recipe.precision].unpack(data[at:-CRC_BYTES], mask_THW, header.channels)
+    section, steps = data[at:-CRC_BYTES], _steps(header.recipe)
+    if kept and steps is not None and not torch.equal(stored_steps(section, header.channels), steps):
+        raise TokenFileError("has other steps than the header says")
+    values = STORAGE[header.recipe.precision].unpack(section, mask_THW, header.channels)
     return Tokens(
         values=values,
         mask=torch.from_numpy(mask_THW),

@@ -116,9 +116,7 @@ def unpack_q8(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Tensor
     sets, count = _HEAD.unpack(_take(data, 0, _HEAD.size))
     if sets not in (1, channels):
         raise TokenFileError(f"a chunk has 1 weight set or {channels}; found {sets}")
-    at = _HEAD.size
-    steps = _unpack_steps(_take(data, at, 2 * channels))
-    at += 2 * channels
+    steps, at = stored_steps(data, channels), _HEAD.size + 2 * channels
     model_bytes = 2 * channels + sum(MODE_FEATURES) * sets + MODES * channels + CONTEXTS
     model = _unpack_model(_take(data, at, model_bytes), channels, sets)
     at += model_bytes
@@ -163,8 +161,10 @@ def _take(data: bytes, at: int, size: int) -> bytes:
     return data[at : at + size]
 
 
-def _unpack_steps(data: bytes) -> Tensor:
-    steps = (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+def stored_steps(data: bytes, channels: int) -> Tensor:
+    """[C] float32: the steps that a value section which is not empty says."""
+    halves = np.frombuffer(_take(data, _HEAD.size, 2 * channels), dtype="<u2")
+    steps = (halves.astype(np.uint32) << 16).view(np.float32)
     if not bool(((steps >= FINEST_STEP) & (steps <= COARSEST_STEP)).all()):
         raise TokenFileError("a quantiser step is not a positive number from 1e-37 to 1e30")
     return torch.from_numpy(steps.copy())
