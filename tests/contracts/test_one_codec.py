@@ -73,7 +73,8 @@ class Case:
     def page(self) -> bool:
         """Whether the page offers it: it has two sliders, and all else is as it is by default."""
         plain = self.config == PLAIN and self.size == "keep"
-        return plain and (self.budget.tau is not None or (self.budget.exact and self.budget.keep is not None))
+        by_tau = self.budget.kind == "tau" and self.budget.tau is not None
+        return plain and (by_tau or (self.budget.exact and self.budget.keep is not None))
 
 
 DEFAULT = Case(name="default", budget=Budget())
@@ -114,6 +115,15 @@ STEPS = [
     Case(name="step-bits", budget=Budget(bits=0.9), config=EncodeConfig(step=3), clips=CLIPS[:1], model="stepped"),
     Case(name="step-bucket", budget=Budget(bits=0.9, bucket_seconds=1), config=EncodeConfig(step=3), model="stepped"),
 ]
+DIALS = [  # tau and step at once, or one of them fixed
+    Case(name="dial-bits", budget=Budget(bits=0.9), clips=CLIPS[:2], model="dialled"),
+    Case(name="dial-bits-bucket", budget=Budget(bits=0.9, bucket_seconds=1), model="dialled"),
+    Case(name="dial-bits-tau", budget=Budget(bits=0.9, tau=TAU), clips=CLIPS[:2], model="dialled"),
+    Case(name="dial-bits-step", budget=Budget(bits=0.9), config=EncodeConfig(step=5), clips=CLIPS[:2], model="dialled"),
+    Case(name="dial-keep", budget=Budget(keep=0.41), clips=CLIPS[:1], model="dialled"),
+    Case(name="dial-l2", budget=Budget(bits=0.9), config=EncodeConfig(criterion="latent-l2"), clips=CLIPS[:1],
+         model="dialled"),
+]  # fmt: skip
 CRITERIA = [
     Case(name=f"{criterion}-{kind}", budget=budget, config=EncodeConfig(criterion=criterion), clips=CLIPS[:2])
     for criterion, tau in (("latent-l1", TAU), ("latent-l2", 0.4), ("latent-cosine", 0.2), ("pixel-l1", 0.05))
@@ -140,7 +150,7 @@ CROSSINGS = [
     Case(name="clips-psnr", budget=Budget(psnr=21), config=EncodeConfig(mode="clips", fill="linear"), clips=CLIPS[1:2],
          model="blocks"),
 ]  # fmt: skip
-CASES = [DEFAULT, *BUDGETS, *MODES, *PRECISIONS, *STEPS, *CRITERIA, *OTHERS, *CROSSINGS]
+CASES = [DEFAULT, *BUDGETS, *MODES, *PRECISIONS, *STEPS, *DIALS, *CRITERIA, *OTHERS, *CROSSINGS]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -167,20 +177,27 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The untrained backbone as a folder of own weights, with a profile that tells its usual tau; the same with gains
-    and a usual step; the same without a profile, so that nothing tells; and one that gives back what it was given."""
-    folder, stepped = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("stepped")
+    and a usual step; with pairs of tau and step beside these; without a profile, so that nothing tells; and one that
+    gives back what it was given."""
+    folder, stepped, dialled = (tmp_path_factory.mktemp(name) for name in ("model", "stepped", "dialled"))
     untrained = load_backbone("mini-untrained")
     assert isinstance(untrained, Mini)
-    for place in (folder, stepped):
+    for place in (folder, stepped, dialled):
         save_weights(place / "mini.safetensors", untrained.state_dict(), {"config": asdict(untrained.config)})
     spec = load_mini(folder).spec
     profile = Profile(backbone="mini", weight_hash=spec.weight_hash, tau=TAU)
     profile.save(folder / "mini.profile.json")
     gains = tuple(20.0 + 3 * channel for channel in range(spec.channels))
-    replace(profile, gains=gains, step=4.0).save(stepped / "mini.profile.json")
+    profile = replace(profile, gains=gains, step=4.0)
+    profile.save(stepped / "mini.profile.json")
+    replace(
+        profile, dial_taus=(0.0, TAU, 2 * TAU), dial_steps=(1.0, 4.0, 16.0), dial_bits=(2.0, 1.0, 0.5),
+        dial_psnr=(30.0, 25.0, 20.0),
+    ).save(dialled / "mini.profile.json")  # fmt: skip
     return {
         "own": str(folder),
         "stepped": str(stepped),
+        "dialled": str(dialled),
         "untold": "mini-untrained",
         "blocks": "tests.contracts.blocks:Blocks",
     }
@@ -330,7 +347,17 @@ def test_every_way_gives_the_same_bytes_on_a_gpu(
 def test_the_cases_are_not_all_alike(clips: Path, load: Callable[..., Tokenizer]) -> None:
     """If every setting were ignored, the contract would hold as well."""
     clip = clips / "cut.mp4"
-    cases = [DEFAULT, *BUDGETS[2:6], *MODES[4:], *PRECISIONS[:5:2], *STEPS[:4], *STEPS[6:8], *CRITERIA[2:], *OTHERS[:6]]
+    cases = [
+        DEFAULT,
+        *BUDGETS[2:6],
+        *MODES[4:],
+        *PRECISIONS[:5:2],
+        *STEPS[:4],
+        *STEPS[6:8],
+        *DIALS,
+        *CRITERIA[2:],
+        *OTHERS[:6],
+    ]
     made: dict[bytes, str] = {}
     for case in cases:
         if case.name == "keep-exact":  # where no two cells tie at the threshold, the largest share is the exact one

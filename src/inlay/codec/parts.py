@@ -23,7 +23,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError
 from inlay.fill import Filler, Lit
 from inlay.kernels import Replay, compile_halves
-from inlay.masking import MaskConfig, Profile
+from inlay.masking import Dial, MaskConfig, Profile
 from inlay.types import Recipe
 from inlay.video.frames import Video, to_pixels
 
@@ -83,6 +83,11 @@ class Parts:
         if self.profile is None or criterion != "latent-l1":
             raise ConfigError(f"there is no default tau for {self.spec.name} with {criterion}; give one", about="tau")
         return self.profile.tau
+
+    def dial(self, config: EncodeConfig) -> Dial | None:
+        """Tau and step as one setting, where the profile has it and these settings leave both open."""
+        own = config.step is None and config.precision == "q8" and config.criterion == "latent-l1"
+        return self.profile.dial if own and self.profile is not None else None
 
     def recipe(self, config: EncodeConfig, tau: float) -> Recipe:
         """What token files say of how they were made."""

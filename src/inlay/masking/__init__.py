@@ -3,6 +3,7 @@
 
 from inlay.masking.budget import KINDS, Bucket, Budget
 from inlay.masking.criteria import CRITERIA, latent_cosine, latent_l1, latent_l2, pixel_grid
+from inlay.masking.dial import Dial, best_pairs
 from inlay.masking.profile import Profile
 from inlay.masking.scan import REFERENCES, MaskConfig, Scan, compared, keep_mask, keep_rate_of, scan, scored_scan
 from inlay.masking.search import Solution, largest_tau, nearest_tau, smallest_tau
@@ -17,6 +18,7 @@ __all__ = [
     "REFERENCES",
     "Bucket",
     "Budget",
+    "Dial",
     "MaskConfig",
     "Profile",
     "Scan",
@@ -24,6 +26,7 @@ __all__ = [
     "Selection",
     "Selector",
     "Solution",
+    "best_pairs",
     "compared",
     "keep_mask",
     "keep_rate_of",
