@@ -5,8 +5,8 @@
 
 First all cells of each clip are stored with steps of three shapes, all as large in the geometric mean: equal in grey
 levels of the picture (by the gains of the channels), one number for all, a share of each channel's deviation. Bits are
-those of the whole file. Then the default tau is used, with the model's own fill; the default step is the coarsest that
-loses at most 0.2 dB against q8's own choice and saves at least 35 % of its bits.
+those of the whole file. Then the default tau is used, with the model's own fill, to see which step loses at most 0.2 dB
+against q8's own choice, and how many of its bits that saves: `inlay calibrate` chooses the default by the same rule.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +28,12 @@ from inlay.container import as_stored, to_bytes
 from inlay.container.tokens import Tokens
 from inlay.masking import MaskConfig, keep_mask
 from inlay.masking.steps import channel_steps
+from inlay.measure.curve import MOST_LOSS_DB
 from inlay.measure.gains import Gains
 from inlay.tokenizer import Tokenizer
 from inlay.video import read_video
 from inlay.video.frames import Video
 
-MOST_LOSS_DB, LEAST_SAVED = 0.2, 0.35
 Point = dict[str, float]
 
 
@@ -56,7 +57,7 @@ def main() -> None:
         "gains": found,
         "shapes": shapes,
         "default_tau": rungs,
-        "default_step": default_step(rungs),
+        "default_step": within_loss(rungs["rows"]),
         "seconds": round(time.perf_counter() - began),
     }
     print("default step", record["default_step"])
@@ -83,7 +84,7 @@ def compare_shapes(tokenizer: Tokenizer, clips: list[Video], gains: tuple[float,
 
 def compare_rungs(
     tokenizer: Tokenizer, clips: list[Video], gains: tuple[float, ...], rungs: list[float], tau: float | None
-) -> object:
+) -> dict[str, Any]:
     tau = tokenizer.default_tau("latent-l1") if tau is None else tau
     kept = [tokens_of(tokenizer, clip, tau) for clip in clips]
     rows: list[Point] = [{"step": 0.0} | point(tokenizer, clips, kept, None)]
@@ -125,16 +126,14 @@ def ahead_db(ours: list[Point], theirs: list[Point]) -> float:
     return float((mine - other).mean())
 
 
-def default_step(rungs) -> float | None:  # type: ignore[no-untyped-def]
-    """The coarsest step within the loss, if it saves enough."""
-    today, *rows = rungs["rows"]
-    good = [
-        row["step"]
-        for row in rows
-        if row["psnr"] >= today["psnr"] - MOST_LOSS_DB
-        and row["bits_per_pixel"] <= (1 - LEAST_SAVED) * today["bits_per_pixel"]
-    ]
-    return max(good, default=None)
+def within_loss(rows: list[Point]) -> Point:
+    """The step that loses as much as is allowed, between two that were tried, and the share of bits it saves."""
+    own, *stepped = rows
+    loss = [own["psnr"] - row["psnr"] for row in stepped]
+    at = [math.log(row["step"]) for row in stepped]
+    saved = [1 - row["bits_per_pixel"] / own["bits_per_pixel"] for row in stepped]
+    step = float(np.interp(MOST_LOSS_DB, loss, at))
+    return {"step": round(math.exp(step), 2), "saved": round(float(np.interp(step, at, saved)), 3)}
 
 
 def parse() -> argparse.Namespace:

@@ -354,7 +354,7 @@ def test_the_cases_are_not_all_alike(clips: Path, load: Callable[..., Tokenizer]
         *PRECISIONS[:5:2],
         *STEPS[:4],
         *STEPS[6:8],
-        *DIALS,
+        *DIALS[1:],
         *CRITERIA[2:],
         *OTHERS[:6],
     ]

@@ -19,7 +19,7 @@ SIDE = 128  # of the square in their middle that is
 KEEP_RATES = (0.7, 0.45, 0.3, 0.2)  # and every cell, and what the default tau keeps
 STEPS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 COARSE = STEPS[1::2]  # as many as are needed to see which pairs are best
-MOST_LOSS_DB, LEAST_SAVED = 0.2, 0.35  # of the default step, against steps from the deviations
+MOST_LOSS_DB = 0.2  # of the default step, against steps from the deviations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ def mean_pairs(clips: Sequence[Sequence[Pair]]) -> list[Pair]:
 
 
 def default_step(profile: Profile, found: Sequence[Pair]) -> float | None:
-    """The coarsest step that loses no more than is allowed at the default tau; None if it does not save enough."""
+    """The coarsest step that loses no more than is allowed at the default tau; None if it saves no bits."""
     own, *stepped = [pair for pair in found if pair.tau == profile.tau][: 1 + len(STEPS)]
     least = own.psnr - MOST_LOSS_DB
     good = [pair for pair in stepped if pair.psnr >= least]
@@ -90,4 +90,4 @@ def default_step(profile: Profile, found: Sequence[Pair]) -> float | None:
         share = min(max(share, 0.0), 1.0)
         step *= ((coarser[0].step or step) / step) ** share
         bits *= (coarser[0].bits / bits) ** share
-    return float(f"{step:.2g}") if bits <= (1 - LEAST_SAVED) * own.bits else None
+    return float(f"{step:.2g}") if bits < own.bits else None
