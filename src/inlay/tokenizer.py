@@ -41,6 +41,7 @@ Mode: TypeAlias = Literal["auto", "stateful", "dual-cache", "clips"]
 Criterion: TypeAlias = Literal["latent-l1", "latent-l2", "latent-cosine", "pixel-l1"]
 Reference: TypeAlias = Literal["last-kept", "previous"]
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "q8"]
+Step: TypeAlias = Literal["lossless-ish", "fine", "normal", "coarse", "small", "deviation"]
 AxisOrder: TypeAlias = Literal["THWC", "TCHW", "CTHW"]
 Read: TypeAlias = Callable[[Source], Iterator[Video]]
 
@@ -117,6 +118,7 @@ class Tokenizer(Parts):
         criterion: Criterion = ...,
         reference: Reference = ...,
         precision: Precision = ...,
+        step: Step | float | None = ...,
         size: str = ...,
         fill: str | None = ...,
         chunk_frames: int = ...,
@@ -142,6 +144,7 @@ class Tokenizer(Parts):
         criterion: Criterion = ...,
         reference: Reference = ...,
         precision: Precision = ...,
+        step: Step | float | None = ...,
         size: str = ...,
         fill: str | None = ...,
         chunk_frames: int = ...,
@@ -166,6 +169,7 @@ class Tokenizer(Parts):
         criterion: Criterion = "latent-l1",
         reference: Reference = "last-kept",
         precision: Precision = "q8",
+        step: Step | float | None = None,
         size: str = "keep",
         fill: str | None = None,
         chunk_frames: int = CLIP_FRAMES,
@@ -191,6 +195,7 @@ class Tokenizer(Parts):
             criterion: how change is measured.
             reference: what a cell is compared with.
             precision: how values are stored when the tokens are saved.
+            step: how coarsely q8 rounds them, in grey levels of the picture, or by name; the profile's own by default.
             size: resize and crop a file as it is read, as `inlay encode --size` takes it.
             fill: the fill that a saved file suggests to whoever decodes it.
             chunk_frames: frames encoded together.
@@ -207,6 +212,7 @@ class Tokenizer(Parts):
             criterion=criterion,
             reference=reference,
             precision=precision,
+            step=step,
             fill=fill,
             chunk_frames=chunk_frames,
             key_seconds=key_seconds,

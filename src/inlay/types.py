@@ -7,14 +7,18 @@ Pixels and latents are B C T H W inside the library, pixels in [-1, 1]; a file b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError, ShapeError
 
 PRECISIONS = ("fp32", "fp16", "bf16", "q8")
+FINEST_STEP, COARSEST_STEP = 2.0**-126, 2.0**100  # normal numbers in bfloat16, far from its ends
+LARGEST_STEP = 1e6  # of the ladder: beyond any that leaves a picture
 
 
 def describe(t: Tensor) -> str:
@@ -58,12 +62,33 @@ class Recipe:
     time_stride: int = 4
     space_stride: int = 8
     created_by: str = "inlay"  # in words: how the video was cut into chunks
+    step: float | None = None  # the place on the ladder that `steps` come from, where they come from one
+    steps: tuple[float, ...] | None = None  # of each channel, in bfloat16; None: q8 chooses its own for each chunk
 
     def __post_init__(self) -> None:
+        if self.steps is not None:
+            object.__setattr__(self, "steps", checked_steps(self.steps))
+            if self.precision != "q8":
+                raise ConfigError(
+                    f"steps are those of precision q8; {self.precision} has none", about=("step", "precision")
+                )
+        if self.step is not None and not (self.steps is not None and 0 < self.step <= LARGEST_STEP):
+            raise ConfigError(
+                f"a step is above 0 and at most {LARGEST_STEP:g}, with steps of each channel", about="step"
+            )
         if not self.tau >= 0:
             raise ConfigError(f"tau is a distance and cannot be negative; got {self.tau}")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"unknown precision {self.precision!r} (choices: {', '.join(PRECISIONS)})")
+
+
+def checked_steps(steps: Sequence[float]) -> tuple[float, ...]:
+    """Steps as a file holds them, in bfloat16; refuses what is none."""
+    rounded = torch.tensor([float(step) for step in steps], dtype=torch.float64).to(torch.bfloat16).float()
+    if not len(rounded) or not bool(((rounded >= FINEST_STEP) & (rounded <= COARSEST_STEP)).all()):
+        found = f"{rounded.min():g} to {rounded.max():g}" if len(rounded) else "none"
+        raise ConfigError(f"steps are positive numbers from 1e-37 to 1e30; got {found}", about="step")
+    return tuple(rounded.tolist())
 
 
 @dataclass(frozen=True, kw_only=True)

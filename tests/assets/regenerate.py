@@ -23,8 +23,12 @@ from inlay.types import Recipe, Span, VideoInfo
 HERE = Path(__file__).parent
 
 
-def golden_tokens(precision: str) -> Tokens:
+GOLDEN = ("fp16", "bf16", "q8", "q8_steps")  # the last of format 1.1, the others of 1.0
+
+
+def golden_tokens(name: str) -> Tokens:
     """Two chunks of a 61 x 45 video, the second continuing the first: whole-number arithmetic, the same everywhere."""
+    precision, _, stepped = name.partition("_")
     t, y, x, c = np.mgrid[:8, :6, :8, :4]
     numbers = (37 * x + 53 * y + 11 * t * (x + 2 * c) + 29 * c) % 97 + 10 * x - 7 * y * c
     mask = torch.from_numpy((3 * t[..., 0] + 5 * y[..., 0] + 7 * x[..., 0]) % 11 < 4)
@@ -34,7 +38,14 @@ def golden_tokens(precision: str) -> Tokens:
         values=values[mask],
         mask=mask,
         info=VideoInfo(width=61, height=45, fps=Fraction(24000, 1001), frames=28),
-        recipe=Recipe(backbone="golden", weight_hash="00112233", tau=0.125, precision=precision, fill="hold"),
+        recipe=Recipe(
+            backbone="golden",
+            weight_hash="00112233",
+            tau=0.125,
+            precision=precision,
+            fill="hold",
+            **({"step": 1.5, "steps": (0.125, 0.19, 0.28, 0.7)} if stepped else {}),
+        ),
         spans=(Span(slots=5, frames=17), Span(slots=3, frames=11, key=False)),
         seconds=torch.arange(28).double() / 16 if precision == "bf16" else None,
     )
@@ -42,10 +53,10 @@ def golden_tokens(precision: str) -> Tokens:
 
 def regenerate() -> None:
     digests = {}
-    for precision in ("fp16", "bf16", "q8"):
-        path = container.save(golden_tokens(precision), HERE / f"golden_v1_{precision}.inlay", force=True)
+    for name in GOLDEN:
+        path = container.save(golden_tokens(name), HERE / f"golden_v1_{name}.inlay", force=True)
         tokens = container.open(path)
-        digests[precision] = {
+        digests[name] = {
             "file": hashlib.sha256(path.read_bytes()).hexdigest(),
             "values": hashlib.sha256(tokens.values.numpy().astype("<f4").tobytes()).hexdigest(),
             "mask": hashlib.sha256(tokens.mask.numpy().tobytes()).hexdigest(),

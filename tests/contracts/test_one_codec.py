@@ -62,6 +62,7 @@ class Case:
         words: list[object] = ["--mode", c.mode, "--criterion", c.criterion, "--reference", c.reference]
         words += ["--precision", c.precision, "--chunk", c.chunk_frames, "--key-every", c.key_seconds]
         words += ["--size", self.size, "--cuts" if c.cuts else "--no-cuts", *["--noise"] * c.noise]
+        words += [] if c.step is None else ["--step", c.step]
         words += [] if c.fill is None else ["--fill", c.fill]
         for kind in ("tau", "keep", "tokens", "bits", "psnr"):
             words += [] if getattr(b, kind) is None else [f"--{kind}", getattr(b, kind)]
@@ -72,7 +73,8 @@ class Case:
     def page(self) -> bool:
         """Whether the page offers it: it has two sliders, and all else is as it is by default."""
         plain = self.config == PLAIN and self.size == "keep"
-        return plain and (self.budget.tau is not None or (self.budget.exact and self.budget.keep is not None))
+        by_tau = self.budget.kind == "tau" and self.budget.tau is not None
+        return plain and (by_tau or (self.budget.exact and self.budget.keep is not None))
 
 
 DEFAULT = Case(name="default", budget=Budget())
@@ -102,6 +104,26 @@ PRECISIONS = [
     for precision in ("fp32", "fp16", "bf16", "q8")
     for budget in (Budget(tau=TAU), Budget(bits=3.0))
 ]
+STEPS = [
+    Case(name="step-default", budget=Budget(tau=TAU), model="stepped"),
+    Case(name="step-default-keep", budget=Budget(keep=0.41, exact=True), model="stepped"),
+    Case(name="step-named", budget=Budget(), config=EncodeConfig(step="fine"), model="stepped"),
+    Case(name="step-number", budget=Budget(tau=TAU), config=EncodeConfig(step=17.5), model="stepped"),
+    Case(name="step-deviation", budget=Budget(tau=TAU), config=EncodeConfig(step="deviation"), model="stepped"),
+    Case(name="step-no-q8", budget=Budget(tau=TAU), config=EncodeConfig(precision="fp16"), model="stepped"),
+    Case(name="step-tokens", budget=Budget(tokens=121), config=EncodeConfig(step=3), clips=CLIPS[:2], model="stepped"),
+    Case(name="step-bits", budget=Budget(bits=0.9), config=EncodeConfig(step=3), clips=CLIPS[:1], model="stepped"),
+    Case(name="step-bucket", budget=Budget(bits=0.9, bucket_seconds=1), config=EncodeConfig(step=3), model="stepped"),
+]
+DIALS = [  # tau and step at once, or one of them fixed
+    Case(name="dial-bits", budget=Budget(bits=0.9), clips=CLIPS[:2], model="dialled"),
+    Case(name="dial-bits-bucket", budget=Budget(bits=0.9, bucket_seconds=1), model="dialled"),
+    Case(name="dial-bits-tau", budget=Budget(bits=0.9, tau=TAU), clips=CLIPS[:2], model="dialled"),
+    Case(name="dial-bits-step", budget=Budget(bits=0.9), config=EncodeConfig(step=5), clips=CLIPS[:2], model="dialled"),
+    Case(name="dial-keep", budget=Budget(keep=0.41), clips=CLIPS[:1], model="dialled"),
+    Case(name="dial-l2", budget=Budget(bits=0.9), config=EncodeConfig(criterion="latent-l2"), clips=CLIPS[:1],
+         model="dialled"),
+]  # fmt: skip
 CRITERIA = [
     Case(name=f"{criterion}-{kind}", budget=budget, config=EncodeConfig(criterion=criterion), clips=CLIPS[:2])
     for criterion, tau in (("latent-l1", TAU), ("latent-l2", 0.4), ("latent-cosine", 0.2), ("pixel-l1", 0.05))
@@ -128,7 +150,7 @@ CROSSINGS = [
     Case(name="clips-psnr", budget=Budget(psnr=21), config=EncodeConfig(mode="clips", fill="linear"), clips=CLIPS[1:2],
          model="blocks"),
 ]  # fmt: skip
-CASES = [DEFAULT, *BUDGETS, *MODES, *PRECISIONS, *CRITERIA, *OTHERS, *CROSSINGS]
+CASES = [DEFAULT, *BUDGETS, *MODES, *PRECISIONS, *STEPS, *DIALS, *CRITERIA, *OTHERS, *CROSSINGS]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -154,15 +176,31 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The untrained backbone as a folder of own weights, with a profile that tells its usual tau; the same without a
-    profile, so that nothing tells; and one that gives back what it was given."""
-    folder = tmp_path_factory.mktemp("model")
+    """The untrained backbone as a folder of own weights, with a profile that tells its usual tau; the same with gains
+    and a usual step; with pairs of tau and step beside these; without a profile, so that nothing tells; and one that
+    gives back what it was given."""
+    folder, stepped, dialled = (tmp_path_factory.mktemp(name) for name in ("model", "stepped", "dialled"))
     untrained = load_backbone("mini-untrained")
     assert isinstance(untrained, Mini)
-    save_weights(folder / "mini.safetensors", untrained.state_dict(), {"config": asdict(untrained.config)})
+    for place in (folder, stepped, dialled):
+        save_weights(place / "mini.safetensors", untrained.state_dict(), {"config": asdict(untrained.config)})
     spec = load_mini(folder).spec
-    Profile(backbone="mini", weight_hash=spec.weight_hash, tau=TAU).save(folder / "mini.profile.json")
-    return {"own": str(folder), "untold": "mini-untrained", "blocks": "tests.contracts.blocks:Blocks"}
+    profile = Profile(backbone="mini", weight_hash=spec.weight_hash, tau=TAU)
+    profile.save(folder / "mini.profile.json")
+    gains = tuple(20.0 + 3 * channel for channel in range(spec.channels))
+    profile = replace(profile, gains=gains, step=4.0)
+    profile.save(stepped / "mini.profile.json")
+    replace(
+        profile, dial_taus=(0.0, TAU, 2 * TAU), dial_steps=(1.0, 4.0, 16.0), dial_bits=(2.0, 1.0, 0.5),
+        dial_psnr=(30.0, 25.0, 20.0),
+    ).save(dialled / "mini.profile.json")  # fmt: skip
+    return {
+        "own": str(folder),
+        "stepped": str(stepped),
+        "dialled": str(dialled),
+        "untold": "mini-untrained",
+        "blocks": "tests.contracts.blocks:Blocks",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +225,7 @@ def case_tokens(case: Case, clip: Path, tokenizer: Tokenizer) -> Tokens:
     b, c = case.budget, case.config
     return tokenizer.encode(
         clip, tau=b.tau, keep=b.keep, tokens=b.tokens, bits=b.bits, psnr=b.psnr, exact=b.exact, mode=c.mode,
-        criterion=c.criterion, reference=c.reference, precision=c.precision, size=case.size, fill=c.fill,
+        criterion=c.criterion, reference=c.reference, precision=c.precision, step=c.step, size=case.size, fill=c.fill,
         chunk_frames=c.chunk_frames, key_seconds=c.key_seconds, cuts=c.cuts, noise=c.noise,
     )  # type: ignore[call-overload]  # fmt: skip
 
@@ -309,7 +347,19 @@ def test_every_way_gives_the_same_bytes_on_a_gpu(
 def test_the_cases_are_not_all_alike(clips: Path, load: Callable[..., Tokenizer]) -> None:
     """If every setting were ignored, the contract would hold as well."""
     clip = clips / "cut.mp4"
-    cases = [DEFAULT, *BUDGETS[2:6], *MODES[4:], *PRECISIONS[:5:2], *CRITERIA[2:], *OTHERS[:6]]
+    cases = [
+        DEFAULT,
+        *BUDGETS[2:6],
+        *MODES[4:],
+        *PRECISIONS[:5:2],
+        *STEPS[:4],
+        *STEPS[6:8],
+        DIALS[0],
+        *DIALS[2:4],
+        DIALS[5],
+        *CRITERIA[2:],
+        *OTHERS[:6],
+    ]
     made: dict[bytes, str] = {}
     for case in cases:
         if case.name == "keep-exact":  # where no two cells tie at the threshold, the largest share is the exact one
@@ -365,10 +415,11 @@ def test_a_file_a_video_and_an_array_are_one_source(
         assert to_bytes(tokens) == wanted
 
 
+@pytest.mark.parametrize("model", ["own", "stepped"])
 def test_resumed_is_as_never_interrupted(
-    clips: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clips: Path, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
-    case = replace(DEFAULT, config=EncodeConfig(chunk_frames=9, key_seconds=1))
+    case = replace(DEFAULT, config=EncodeConfig(chunk_frames=9, key_seconds=1), model=model)
     wanted = by_command(case, clips / "cut.mp4", models, tmp_path)
     out, append, written = tmp_path / "other.inlay", TokenWriter.append, 0
 
@@ -379,8 +430,8 @@ def test_resumed_is_as_never_interrupted(
         if written == 5:
             raise KeyboardInterrupt
 
-    model = ["--backbone", models["own"], "--device", "cpu"]
-    words = [str(word) for word in ("encode", clips / "cut.mp4", out, *model, *case.flags, "-q")]
+    network = ["--backbone", models[model], "--device", "cpu"]
+    words = [str(word) for word in ("encode", clips / "cut.mp4", out, *network, *case.flags, "-q")]
     with monkeypatch.context() as patch:
         patch.setattr(TokenWriter, "append", torn)
         assert main(words) == 130

@@ -70,6 +70,35 @@ def test_calibrate_then_encode_then_eval_on_odd_clips(
     assert rules["rules"]["ours"]["keep_rate"] < rules["rules"]["full"]["keep_rate"] == 1
 
 
+def test_a_step_is_calibrated_encoded_shown_and_decoded(
+    odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile, clip, out = tmp_path / "mine.json", odd / "50x91, odd.mp4", tmp_path / "a.inlay"
+    found = run_json(capsys, "calibrate", odd, *SMALL, "--out", profile, "--step", "normal")
+    assert len(found["gains"]) == 16 and min(found["gains"]) > 0 and found["step"] == 2.0
+    words = ["encode", clip, out, "--backbone", "mini-untrained", "--device", "cpu", "--force"]
+    plain = run_json(capsys, *words, "--profile", profile, "--step", "deviation")
+    assert (plain["step"], plain["steps"], plain["version"]) == (None, None, "1.0")
+    made = run_json(capsys, *words, "--profile", profile)
+    assert made["version"] == "1.1" and made["step"] == 2.0 and len(made["steps"]) == 16
+    assert [s * g for s, g in zip(made["steps"], found["gains"], strict=True)] == pytest.approx([2.0] * 16, rel=2**-8)
+    coarse = run_json(capsys, *words, "--profile", profile, "--step", "8")
+    assert coarse["value_bytes"] < made["value_bytes"]
+    assert main(["info", str(out)]) == 0
+    assert "q8 step 8 (" in capsys.readouterr().out
+    assert run_json(capsys, "verify", out)["ok"]
+    assert main(["decode", str(out), str(tmp_path / "b.mp4"), "--fill", "hold", "--device", "cpu", "-q"]) == 0
+    for wrong, said in [
+        (["--step", "fines"], "a step is one of lossless-ish, fine"),
+        (["--step", "0"], "(--step)"),
+        (["--step", "fine", "--precision", "fp16"], "(--step, --precision)"),
+    ]:
+        assert main([*map(str, words), "--profile", str(profile), *wrong]) == 2
+        assert said in capsys.readouterr().err
+    assert main([*map(str, words), "--tau", "0.3", "--step", "fine"]) == 2
+    assert "no gains of mini-untrained" in capsys.readouterr().err
+
+
 def test_a_profile_of_other_weights_or_none_is_refused(
     odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -361,7 +361,7 @@ def test_psnr_is_reached_with_the_fewest_tokens_found(tiny_tokenizer: Tokenizer)
         assert plan.solution.trials == len(decodes)
         assert psnr(iter(plan)) == plan.solution.value >= 33
         assert len(Tokens.join(list(plan))) < whole.cells
-        with pytest.raises(ConfigError, match="with every cell kept"):
+        with pytest.raises(ConfigError, match="at its finest"):
             whole.solve(Budget(psnr=99), lambda chunks: 12.0)
 
 

@@ -100,7 +100,7 @@ REFUSED = [
     (["--tokens", "3"], "(--tokens, --key-every)"),
     (["--bits", "-1"], "(--bits)"),
     (["--psnr", "200"], "at most 100"),
-    (["--psnr", "90"], "every cell kept"),
+    (["--psnr", "90"], "at its finest"),
     (["--exact"], "(--exact, --keep)"),
     (["--bucket", "2"], "(--bucket, --keep, --bits)"),
     (["--keep", "0.3", "--bucket", "-2"], "(--bucket)"),

@@ -32,7 +32,7 @@ FLAGS: dict[str, set[str]] = {
     | SPEECH
     | BUDGETS
     | STREAM
-    | {"--precision", "--size", "--keep-going", "--force", "--curve", "--profile"},
+    | {"--precision", "--step", "--size", "--keep-going", "--force", "--curve", "--profile"},
     "decode": MODEL
     | SPEECH
     | TRUST
@@ -63,7 +63,7 @@ FLAGS: dict[str, set[str]] = {
     "doctor": {"--json"},
     "backbones": {"--json"},
     "fetch": SPEECH | {"--folder", "--force"},
-    "calibrate": MODEL - {"--fill"} | TRUST | SPEECH | DATA | {"--out", "--layout", "--split", "--force"},
+    "calibrate": MODEL - {"--fill"} | TRUST | SPEECH | DATA | {"--out", "--layout", "--split", "--step", "--force"},
     "eval": MODEL
     | TRUST
     | SPEECH
@@ -105,7 +105,17 @@ FLAGS: dict[str, set[str]] = {
     | SPEECH
     | BUDGETS - {"--psnr"}
     | STREAM - {"--resume"}
-    | {"--precision", "--size", "--keep-going", "--engine", "--workers", "--address", "--format", "--shard-videos"}
+    | {
+        "--precision",
+        "--step",
+        "--size",
+        "--keep-going",
+        "--engine",
+        "--workers",
+        "--address",
+        "--format",
+        "--shard-videos",
+    }
     | {"--batch", "--path-column", "--caption-column"},
     "bench": SPEECH
     | {"--sizes", "--frames", "--batches", "--paths", "--stages", "--repeats", "--backbone", "--device", "--dtype"}
@@ -175,17 +185,26 @@ def test_every_flag_and_argument_explains_itself() -> None:
 def library_choices() -> dict[str, set[str]]:
     from inlay.codec import AUTO, MODES
     from inlay.fill import FILLS, LIT_FILES
-    from inlay.masking import CRITERIA, REFERENCES
+    from inlay.masking import CRITERIA, LADDER, OWN, REFERENCES
     from inlay.types import PRECISIONS
 
     return {
         "criterion": set(CRITERIA),
         "reference": set(REFERENCES),
         "precision": set(PRECISIONS),
+        "step": {*LADDER, OWN},
         "fill": {*FILLS, *LIT_FILES},
         "dtype": {"float32", "bfloat16"},
         "mode": {AUTO, *MODES},
     }
+
+
+def test_the_tokenizers_names_of_steps_are_the_ladders() -> None:
+    from typing import get_args
+
+    from inlay.tokenizer import Step
+
+    assert set(get_args(Step)) == library_choices()["step"]
 
 
 def test_choices_are_the_librarys_tables() -> None:

@@ -15,6 +15,7 @@ from inlay.container.layout import (
     CRC_BYTES,
     END_MAGIC,
     INDEX_MARKER,
+    MINOR,
     PREFIX_BYTES,
     ChunkHead,
     pack_prefix,
@@ -39,6 +40,7 @@ RATES = (
     "1/" + "9" * 18,
 )
 TEXTS = ("mini", "taesd", "ltx-video", "os:abort", "../x", "golden", "clips", "dual-cache", "stateful", "lit", "hold")
+STEP_WORDS = ("0000", "0001", "0080", "7180", "7200", "7f80", "7fc0", "bf80", "3F80", "zzzz", "٣٣٣٣", "3f8")
 TIMES = (0.0, -1.0, 1e9, 1e10, float("nan"), float("inf"), 19_999.0, 20_001.0)
 
 
@@ -87,7 +89,7 @@ class Parts:
         if totals:
             header["file_bytes"] = PREFIX_BYTES + size + CRC_BYTES + sum(map(len, chunks)) + tail
         text = _json(header).ljust(size)
-        start = seal(pack_prefix(len(text)) + text)
+        start = seal(pack_prefix(len(text), MINOR * ("steps" in header)) + text)
         at, lines = len(start), []
         for i, (chunk, data) in enumerate(zip(self.chunks, chunks, strict=True)):
             flags, slots, frames, tokens = self.lies.get(i, chunk.numbers[1:5])
@@ -195,8 +197,23 @@ def forge_index(parts: Parts, rng: random.Random) -> None:
     parts.lies[i][rng.randrange(4)] = rng.choice(SIZES)
 
 
+def forge_steps(parts: Parts, rng: random.Random) -> None:
+    """Steps where there were none, too many or too few of them, out of their range, not hex; a place beside them."""
+    channels = parts.header.get("channels")
+    count = channels if type(channels) is int and 0 < channels < 4096 and rng.random() < 0.8 else rng.randrange(40)
+    words = [
+        rng.choice(STEP_WORDS) if rng.random() < 0.1 else f"{rng.randrange(0x3000, 0x4800):04x}" for _ in range(count)
+    ]
+    parts.header["steps"] = "".join(words)
+    if rng.random() < 0.5:
+        parts.header["step"] = rng.choice((0, 1, 2.5, 1e6, 1e7, -1, "2", None, True))
+    if rng.random() < 0.2:
+        parts.header["precision"] = rng.choice(("q8", "fp16"))
+
+
 FORGERIES = (
     forge_field,
+    forge_steps,
     forge_grid,
     forge_length,
     forge_tokens,

@@ -62,13 +62,20 @@ def seeds() -> list[Tokens]:
         mask = torch.rand(sum(slots for slots, _ in lengths), 2, 3, generator=draw) < 0.5
         mask[0], mask[-1] = True, False
         frames = sum(count for _, count in lengths)
+        steps = {"step": 2.0, "steps": (0.05,) * 16} if (precision, times) == ("q8", True) else {}  # of format 1.1
         found.append(
             Tokens(
                 values=torch.randn(int(mask.sum()), 16, generator=draw),
                 mask=mask,
                 info=VideoInfo(width=24, height=15, fps=Fraction(25), frames=frames),
                 recipe=Recipe(
-                    backbone="mini", weight_hash="ab", tau=0.5, precision=precision, streaming=streaming, fill="hold"
+                    backbone="mini",
+                    weight_hash="ab",
+                    tau=0.5,
+                    precision=precision,
+                    streaming=streaming,
+                    fill="hold",
+                    **steps,  # type: ignore[arg-type]
                 ),
                 spans=tuple(Span(slots=s, frames=f, key=k) for k, (s, f) in zip(keys, lengths, strict=True)),
                 seconds=torch.arange(frames).double() / 20 if times else None,
@@ -177,6 +184,7 @@ def profile(rng: random.Random, folder: Path) -> Outcome:
     record = {
         "backbone": "mini", "weight_hash": "ab", "tau": 0.3, "taus": [0.1, 0.2], "keep_rates": [0.9, 0.5],
         "latent_mean": [0.0, 1.0], "latent_std": [1.0, 1.0], "clips": 3, "data": "a clip",
+        "gains": [3.0, 0.5], "step": 2.0,
     }  # fmt: skip
     case = wrong_json(record, rng)
     path = folder / "profile.json"

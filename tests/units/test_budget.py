@@ -30,6 +30,8 @@ REFUSED = [
     ({"psnr": 101}, "at most 100"),
     ({"exact": True}, "exact makes a keep rate"),
     ({"tau": 1, "bucket_seconds": 2}, "a keep rate or bits"),
+    ({"tau": 1, "bits": 0.1, "bucket_seconds": 2}, "a bucket steers tau"),
+    ({"tau": 1, "bits": 0.1, "psnr": 30}, "tau and bits and psnr contradict"),
     ({"keep": 0.2, "bucket_seconds": 0}, "bucket_seconds is a time"),
     ({"keep": 0.2, "exact": True, "bucket_seconds": 2}, "give one of them"),
 ]

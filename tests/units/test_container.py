@@ -23,11 +23,14 @@ import inlay
 from inlay import container
 from inlay.container import TokenReader, TokenWriter, as_stored, choose_steps, dequantise, quantise, save, to_bytes
 from inlay.container.coder import TABLES, TOTAL, SymbolDecoder, SymbolEncoder, frequencies, reach
+from inlay.container.layout import seal
 from inlay.container.mask import pack_mask, unpack_mask
 from inlay.container.q8 import pack_q8, unpack_q8
 from inlay.container.tokens import Tokens
 from inlay.errors import OutputError, TokenFileError, UsageError
 from inlay.types import PRECISIONS, Recipe, Span, VideoInfo
+from tests.assets.regenerate import GOLDEN, golden_tokens
+from tests.hunt.forge import Parts
 
 ASSETS = Path(__file__).parent.parent / "assets"
 
@@ -166,15 +169,83 @@ class TestQuantiser:
         assert torch.equal(choose_steps(values[:0]), torch.ones(3))
 
     def test_given_steps_are_used_and_checked(self) -> None:
-        tokens, steps = make_tokens(), torch.full((16,), 0.5)
-        assert torch.equal(container.open(to_bytes(tokens, steps=steps)).values, torch.round(tokens.values * 2) / 2)
-        for wrong, words in (
-            (torch.ones(3), "16 steps"),
-            (torch.zeros(16), "positive"),
-            (steps * 1e-9, "coarser step"),
-        ):
+        tokens = make_tokens()
+        found = container.open(to_bytes(stepped(tokens, (0.5,) * 16)))
+        assert torch.equal(found.values, torch.round(tokens.values * 2) / 2)
+        wrong: list[tuple[tuple[float, ...], str]] = [
+            ((1.0,) * 3, "hex digits"),
+            ((0.0,) * 16, "positive"),
+            ((math.nan,) * 16, "positive"),
+            ((1e31,) * 16, "positive"),
+            ((), "positive"),
+            ((5e-10,) * 16, "coarser step"),
+        ]
+        for steps, words in wrong:
             with pytest.raises(UsageError, match=words):
-                to_bytes(tokens, steps=wrong)
+                to_bytes(stepped(tokens, steps))
+        with pytest.raises(UsageError, match="16 channels need 16 steps; got 3"):
+            as_stored(stepped(tokens, (1.0,) * 3))
+        with pytest.raises(UsageError, match="fp16 has none"):
+            stepped(make_tokens(precision="fp16"), (1.0,) * 16)
+
+    def test_steps_come_back_as_they_were_stored(self) -> None:
+        """In bfloat16, so that what was read is stored again without a change; and beside them their place."""
+        tokens = stepped(make_tokens(chunks=3), tuple(0.01 * 1.3**c for c in range(16)), step=2.5)
+        assert tokens.recipe.steps == tuple(torch.tensor(tokens.recipe.steps).bfloat16().tolist())
+        data = to_bytes(tokens)
+        found = container.open(data)
+        assert same(found, as_stored(tokens))
+        assert to_bytes(found) == data
+        assert (found.recipe.step, found.recipe.steps) == (2.5, tokens.recipe.steps)
+
+    def test_a_file_says_the_version_that_it_needs(self) -> None:
+        plain, steps = make_tokens(), stepped(make_tokens(), (0.5,) * 16)
+        assert container.summary(to_bytes(plain)).version == "1.0"
+        assert container.summary(to_bytes(steps)).version == "1.1"
+        assert b'"step' not in to_bytes(plain)
+
+    def test_chunks_of_a_stepped_file_need_nothing_from_its_header(self) -> None:
+        """So a reader of 1.0, which passes over keys it does not know, reads them."""
+        tokens = stepped(make_tokens(), (0.5,) * 16)
+        data = to_bytes(tokens)
+        length = int.from_bytes(data[12:16], "little")
+        fields = json.loads(data[16 : 16 + length])
+        del fields["steps"]
+        text = json.dumps(fields, separators=(",", ":")).encode().ljust(length)
+        bare = seal(data[:16] + text) + data[20 + length :]
+        assert container.open(bare).recipe == replace(tokens.recipe, steps=None)
+        assert torch.equal(container.open(bare).values, container.open(data).values)
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("steps", None), ("steps", 7), ("steps", []), ("steps", ""), ("steps", "3f00" * 15), ("steps", "3f00" * 17),
+            ("steps", "3F00" * 16), ("steps", "0000" * 16), ("steps", "7f80" * 16), ("steps", "7fc0" * 16),
+            ("steps", "bf00" * 16), ("steps", "0001" * 16), ("steps", "zz00" * 16), ("steps", "3f00" * 15 + " 3f0"),
+            ("step", 0), ("step", -1), ("step", 1e7), ("step", "2"), ("step", True), ("step", None),
+            ("precision", "fp16"),
+        ],
+    )  # fmt: skip
+    def test_hostile_steps_are_refused_in_a_sentence(self, key: str, value: object) -> None:
+        parts = Parts.of(to_bytes(stepped(make_tokens(), (0.5,) * 16, step=2.0)))
+        parts.header[key] = value
+        with pytest.raises(TokenFileError, match=f"'{key}' should be") as caught:
+            container.open(parts.pack())
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+    def test_a_chunk_with_other_steps_than_the_header_is_refused(self) -> None:
+        parts = Parts.of(to_bytes(stepped(make_tokens(chunks=2), (0.5,) * 16)))
+        parts.header["steps"] = "3f00" * 15 + "3e80"
+        with pytest.raises(TokenFileError, match="has other steps than the header says"):
+            container.open(parts.pack())
+
+    def test_a_step_without_steps_is_refused(self) -> None:
+        parts = Parts.of(to_bytes(stepped(make_tokens(), (0.5,) * 16, step=2.0)))
+        del parts.header["steps"]
+        with pytest.raises(TokenFileError, match="beside 'steps'"):
+            container.open(parts.pack())
+        with pytest.raises(UsageError, match="with steps of each channel"):
+            replace(make_tokens().recipe, step=2.0)
 
     @pytest.mark.parametrize(
         ("precision", "value"), [("fp16", 7e4), ("bf16", 3.4e38), ("q8", math.nan), ("fp32", math.inf)]
@@ -186,12 +257,16 @@ class TestQuantiser:
             to_bytes(tokens)
 
     def test_outliers_escape(self) -> None:
-        tokens, steps = make_tokens(), torch.full((16,), 0.0625)
-        usual = len(to_bytes(tokens, steps=steps))
+        tokens = stepped(make_tokens(), (0.0625,) * 16)
+        usual = len(to_bytes(tokens))
         tokens.values[::50] += 9000
-        data = to_bytes(tokens, steps=steps)
+        data = to_bytes(tokens)
         assert usual + 3 * 16 * len(tokens.values[::50]) < len(data) < usual + 50 * 16 * len(tokens.values[::50])
-        assert same(container.open(data), as_stored(tokens, steps=steps))
+        assert same(container.open(data), as_stored(tokens))
+
+
+def stepped(tokens: Tokens, steps: tuple[float, ...], step: float | None = None) -> Tokens:
+    return replace(tokens, recipe=replace(tokens.recipe, steps=steps, step=step))
 
 
 class PlainDecoder:
@@ -420,10 +495,10 @@ class Counted(io.BytesIO):
 
 
 class TestGolden:
-    @pytest.mark.parametrize("precision", ["fp16", "bf16", "q8"])
-    def test_old_files_stay_readable(self, precision: str) -> None:
-        expected = json.loads((ASSETS / "golden_v1.json").read_text())[precision]
-        path = ASSETS / f"golden_v1_{precision}.inlay"
+    @pytest.mark.parametrize("name", GOLDEN)
+    def test_old_files_stay_readable(self, name: str) -> None:
+        expected = json.loads((ASSETS / "golden_v1.json").read_text())[name]
+        path = ASSETS / f"golden_v1_{name}.inlay"
         tokens = container.open(path)
         found = {
             "file": hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -434,6 +509,16 @@ class TestGolden:
         }
         assert found == expected
         assert container.verify(path) == ["chunk 2 goes on from the one before, in a file of clips on their own"]
+
+    @pytest.mark.parametrize("name", GOLDEN)
+    def test_they_are_written_to_the_byte(self, name: str) -> None:
+        """But for the library's own version, which the header names."""
+        golden, written = (ASSETS / f"golden_v1_{name}.inlay").read_bytes(), to_bytes(golden_tokens(name))
+        before, now = Parts.of(golden), Parts.of(written)
+        now.header["library_version"] = before.header["library_version"]
+        assert (written[:12], now.chunks, list(now.header.items())) == (
+            golden[:12], before.chunks, list(before.header.items()),
+        )  # fmt: skip
 
     def test_a_newer_minor_version_and_unknown_keys_are_read(self) -> None:
         data = rewrite_header(to_bytes(make_tokens()), minor=7, extra=b'"colour":"bt709",')

@@ -313,7 +313,7 @@ def finish(
     carried = sum(carry(listing.root / name, store, f"{OTHERS}/{name}") for name in others)
     totals = {name: sum(getattr(v, name) for v in videos) for name in ("frames", "tokens", "cells", "bytes")}
     packer = task.packer()
-    recipe = asdict(packer.config.recipe(packer.spec, tau=packer.budget.tau or 0.0, fill=task.fill))
+    recipe = asdict(packer.parts.recipe(packer.config, packer.budget.tau or 0.0))
     recipe["tau"] = packer.budget.tau  # None where a budget chose one for each clip
     stats = task.statistics
     dataset = DatasetRecord(

@@ -26,6 +26,7 @@ CHOICES = {
     "criterion": ("latent-l1", "latent-l2", "latent-cosine", "pixel-l1"),
     "reference": ("last-kept", "previous"),
     "precision": ("q8", "fp16", "bf16", "fp32"),
+    "step": ("lossless-ish", "fine", "normal", "coarse", "small", "deviation"),
     "fill": ("hold", "linear", "lit", "lit-paper"),
     "dtype": ("float32", "bfloat16"),
     "mode": ("auto", "stateful", "dual-cache", "clips"),
@@ -46,6 +47,14 @@ Reference = Annotated[
 ]
 Precision = Annotated[
     str, typer.Option("--precision", metavar="NAME", help=f"How kept cells are stored: {_one_of('precision')}.")
+]
+Step = Annotated[
+    str | None,
+    typer.Option(
+        "--step",
+        metavar="X",
+        help=f"How coarsely q8 rounds: grey levels, or {_one_of('step')}.  [default: the model's]",
+    ),
 ]
 Fill = Annotated[
     str | None, typer.Option("--fill", metavar="NAME", help=f"How dropped cells come back: {_one_of('fill')}.")
@@ -200,6 +209,7 @@ class Encoding:
     criterion: Criterion = "latent-l1"
     reference: Reference = "last-kept"
     precision: Precision = "q8"
+    step: Step = None
     mode: Mode = "auto"
     chunk_frames: Chunk = 33
     key_seconds: KeyEvery = 10.0

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from inlay.backbones import BackboneSpec
 from inlay.codec.config import EncodeConfig
 from inlay.codec.gather import Gathering, gather
 from inlay.codec.latents import LatentChunk
 from inlay.codec.parts import Parts
 from inlay.container.chunk import pack_chunk
 from inlay.container.layout import ENTRY_BYTES
+from inlay.container.q8 import STEPS_PER_DEVIATION
 from inlay.container.tokens import Tokens
 from inlay.container.writer import to_bytes
 from inlay.errors import ConfigError
@@ -57,8 +60,12 @@ class Chooser:
             )
         self.parts, self.config, self.budget = parts, config, budget
         self.recipe: Recipe | None = None  # known at once if tau is, else with the first chunk
+        dial = parts.dial(config)
         if budget.tau is not None:
             self.recipe = self._recipe(budget.tau)
+        elif budget.bits is not None and dial is not None:  # the pair that gave about these bits where it was measured
+            tau, step = dial.at(dial.place_of_bits(budget.bits))
+            self.recipe = parts.recipe(replace(config, step=step), tau)
         elif budget.kind == "tau" or (parts.profile is not None and config.criterion == "latent-l1"):
             self.recipe = self._recipe(parts.default_tau(config.criterion))
         self.reset()
@@ -92,7 +99,7 @@ class Chooser:
         self._first = False
 
     def _recipe(self, tau: float) -> Recipe:
-        return self.config.recipe(self.parts.spec, tau=tau, fill=self.parts.filler.default)
+        return self.parts.recipe(self.config, tau)
 
     # --- rate control -------------------------------------------------------------------------------------------------
 
@@ -112,9 +119,10 @@ class Chooser:
         self, selector: Selector, chunk: LatentChunk, recipe: Recipe, bucket: Bucket, incomes: list[float], cells: int
     ) -> Tokens:
         """Bits are known only once they are packed: where they are too many, fewer cells are allowed, once more."""
-        whole = 8 * raw_bytes(recipe, chunk.z_BCTHW.shape[1]) * cells if chunk.span.key else 0.0
+        usual = usual_bits(recipe, self.parts.spec)
+        whole = usual * cells if chunk.span.key else 0.0
         room = bucket.allowed(sum(incomes), max(whole - incomes[0], 0.0))
-        price = 8 * raw_bytes(recipe, chunk.z_BCTHW.shape[1]) if self._first else self.state.price
+        price = usual if self._first else self.state.price
         for _ in range(MOST_REPACKS):
             state = replace(self.state, bucket=bucket, price=price)
             chosen = selector.select(chunk.compared_BCTHW, state, key=chunk.span.key, incomes=incomes)
@@ -136,7 +144,7 @@ class Chooser:
         if self.budget.keep is not None:
             whole, income = float(cells), self.budget.keep * cells
         else:
-            whole = 8 * raw_bytes(tokens.recipe, tokens.channels) * cells
+            whole = usual_bits(tokens.recipe, spec) * cells
             income = (self.budget.bits or 0.0) * info.width * info.height * spec.time_stride
         size, debt = max(seconds * slots_a_second * income, whole), max(whole - income, 0.0)
         saving = debt / max(size - income, debt) if debt else 0.0
@@ -175,7 +183,7 @@ class Chooser:
     def _bits(self, tokens: Tokens) -> float:
         if self._first:
             return 8.0 * len(to_bytes(tokens))
-        return 8.0 * (len(pack_chunk(tokens, 0, precision=tokens.recipe.precision)[1]) + ENTRY_BYTES)
+        return 8.0 * (len(pack_chunk(tokens, 0, tokens.recipe)[1]) + ENTRY_BYTES)
 
 
 def usual_change(chunk: LatentChunk) -> float:
@@ -186,7 +194,10 @@ def usual_change(chunk: LatentChunk) -> float:
     return max(float(flat.sort().values[int(_QUIET * (len(flat) - 1))]), 1e-4)
 
 
-def raw_bytes(recipe: Recipe, channels: int) -> float:
-    """Bytes of a token before any was packed: what its numbers take raw, or 5 bits each where they are coded."""
-    each = {"fp32": 32, "fp16": 16, "bf16": 16, "q8": 5}[recipe.precision]
-    return channels * each / 8
+def usual_bits(recipe: Recipe, spec: BackboneSpec) -> float:
+    """Bits of a token before any was packed: what its numbers take raw, or 5 each where they are coded; a bit less with
+    each doubling of their step."""
+    if recipe.steps is None:
+        return float(spec.channels * {"fp32": 32, "fp16": 16, "bf16": 16, "q8": 5}[recipe.precision])
+    sizes = zip(spec.latent_std, recipe.steps, strict=True)
+    return sum(max(5 + math.log2(std / (STEPS_PER_DEVIATION * step)), 1.0) for std, step in sizes)

@@ -12,7 +12,7 @@ from torch import Tensor
 from inlay.backbones import BackboneSpec
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, TokenFileError, pick
-from inlay.masking import CRITERIA, REFERENCES, MaskConfig
+from inlay.masking import CRITERIA, LADDER, REFERENCES, MaskConfig, Profile, step_size
 from inlay.types import PRECISIONS, Recipe
 
 MODES = {  # what chunk k + 1 knows of chunk k
@@ -36,6 +36,7 @@ class EncodeConfig:
     criterion: str = field(default="latent-l1", metadata={"help": "how change is measured", "choices": CRITERIA})
     reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
     precision: str = field(default="q8", metadata={"help": "how kept cells are stored", "choices": PRECISIONS})
+    step: str | float | None = field(default=None, metadata={"help": "how coarsely q8 rounds", "choices": LADDER})
     fill: str | None = field(default=None, metadata={"help": "the fill that the token file suggests"})
 
     def __post_init__(self) -> None:
@@ -43,6 +44,11 @@ class EncodeConfig:
         pick("criterion", self.criterion, CRITERIA)
         pick("reference", self.reference, REFERENCES)
         pick("precision", self.precision, dict.fromkeys(PRECISIONS))
+        if self.step is not None and step_size(self.step) is not None and self.precision != "q8":
+            raise ConfigError(
+                f"a step is that of precision q8; {self.precision} has none, so give one of the two",
+                about=("step", "precision"),
+            )
         if self.chunk_frames < 2:
             raise ConfigError(f"a chunk has at least 2 frames; got {self.chunk_frames}", about="chunk_frames")
         if not 0 <= self.key_seconds < float("inf"):
@@ -94,9 +100,17 @@ class EncodeConfig:
         """How cells are chosen at this threshold."""
         return MaskConfig(tau=tau, criterion=self.criterion, reference=self.reference)
 
-    def recipe(self, spec: BackboneSpec, *, tau: float, fill: str) -> Recipe:
-        """What a token file says of all this; `fill` is suggested where the settings name none."""
+    def recipe(self, spec: BackboneSpec, *, tau: float, fill: str, profile: Profile | None) -> Recipe:
+        """What a token file says of all this.
+
+        Args:
+            fill: suggested where the settings name none.
+            profile: has the gains that steps are made of, and the step where the settings name none.
+        """
+        step, steps = self._steps(spec, profile)
         return Recipe(
+            step=step,
+            steps=steps,
             backbone=spec.name,
             weight_hash=spec.weight_hash,
             tau=tau,
@@ -109,6 +123,23 @@ class EncodeConfig:
             space_stride=spec.space_stride,
             created_by=self.maker,
         )
+
+    def _steps(
+        self, spec: BackboneSpec, profile: Profile | None
+    ) -> tuple[float, tuple[float, ...]] | tuple[None, None]:
+        """The place on the ladder and the step of each channel; None where q8 chooses for each chunk."""
+        default = None if profile is None or self.precision != "q8" else profile.step
+        step = default if self.step is None else step_size(self.step)
+        if step is None:
+            return None, None
+        profile = profile or Profile(backbone=spec.name, weight_hash=spec.weight_hash, tau=0.0)
+        steps = profile.steps(step)
+        if len(steps) != spec.channels:
+            raise ConfigError(
+                f"the profile has gains of {len(steps)} channels, {spec.name} has {spec.channels}; calibrate it again",
+                about="profile",
+            )
+        return step, steps
 
 
 def paper_stream() -> EncodeConfig:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.backbones import Backbone, BackboneSpec, State, StatefulBackbone
+from inlay.codec.config import EncodeConfig
 from inlay.codec.cuts import Seen, look
 from inlay.codec.packing import Packed, keep_cells
 from inlay.codec.transfer import upload
@@ -22,7 +23,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError
 from inlay.fill import Filler, Lit
 from inlay.kernels import Replay, compile_halves
-from inlay.masking import MaskConfig, Profile
+from inlay.masking import Dial, MaskConfig, Profile
 from inlay.types import Recipe
 from inlay.video.frames import Video, to_pixels
 
@@ -82,6 +83,15 @@ class Parts:
         if self.profile is None or criterion != "latent-l1":
             raise ConfigError(f"there is no default tau for {self.spec.name} with {criterion}; give one", about="tau")
         return self.profile.tau
+
+    def dial(self, config: EncodeConfig) -> Dial | None:
+        """Tau and step as one setting, where the profile has it and these settings leave both open."""
+        own = config.step is None and config.precision == "q8" and config.criterion == "latent-l1"
+        return self.profile.dial if own and self.profile is not None else None
+
+    def recipe(self, config: EncodeConfig, tau: float) -> Recipe:
+        """What token files say of how they were made."""
+        return config.recipe(self.spec, tau=tau, fill=self.filler.default, profile=self.profile)
 
     def pixels(self, clips: Sequence[Video], *, continued: bool = False) -> Tensor:
         """[B, 3, T, H, W], padded by repetition to what the backbone takes; `continued`: with no first slot."""

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`WholeVideo`: solve the budget of a whole video on its latents, which wait on disk. Only psnr decodes."""
+"""`WholeVideo`: solve the budget of a whole video on its latents, which wait on disk. Only psnr decodes.
+
+A search turns one setting until the budget is granted: tau; or the dial of tau and step, where the profile has one and
+neither was given; or the step alone, where tau was given.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import torch
@@ -20,7 +24,8 @@ from inlay.codec.spool import Spool
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
-from inlay.masking import Budget, Selection, Selector, SelectState, Solution, largest_tau, smallest_tau
+from inlay.masking import LADDER, Budget, Selection, Selector, SelectState, Solution, largest_tau, smallest_tau
+from inlay.masking.dial import BEYOND
 from inlay.types import Recipe
 from inlay.video.frames import Video
 
@@ -28,6 +33,14 @@ Quality = Callable[[Iterable[Tokens]], float]  # decodes the tokens of a video a
 BITS_SLACK = 0.005  # of the budget that may stay unused: each trial packs the whole video
 COUNT_SLACK = 0.001
 OUT_OF_REACH = 1e30  # a tau that keeps nothing but what is kept whole
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Turn:
+    """The setting that a search turns: what it stands for, and where the search begins."""
+
+    recipe: Callable[[float], Recipe]
+    start: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,7 +118,7 @@ class WholeVideo:
         self.spool.close()
 
     def recipe(self, tau: float) -> Recipe:
-        return self.config.recipe(self.parts.spec, tau=tau, fill=self.parts.filler.default)
+        return self.parts.recipe(self.config, tau)
 
     def selections(self, recipe: Recipe, *, scored: bool = False) -> Iterator[tuple[LatentChunk, Selection]]:
         selector = Selector(self.config.mask(recipe.tau), noise=self.config.noise)
@@ -126,10 +139,40 @@ class WholeVideo:
     def count(self, tau: float) -> int:
         return sum(int(chosen.keep_BTHW.sum()) for _, chosen in self.selections(self.recipe(tau)))
 
-    def bits(self, tau: float) -> float:
+    def turn(self, budget: Budget) -> Turn:
+        """What grants this budget."""
+        profile, config = self.parts.profile, self.config
+        if budget.tau is not None:
+            return Turn(recipe=self._by_step(budget.tau), start=(profile and profile.step) or LADDER["normal"])
+        dial = self.parts.dial(config)
+        if dial is None or budget.kind not in ("bits", "psnr"):
+            return Turn(recipe=self.recipe, start=self.start)
+
+        def recipe(place: float) -> Recipe:
+            tau, step = dial.at(place)
+            return self.parts.recipe(replace(config, step=step), tau)
+
+        start = dial.place_of_psnr(budget.psnr) if budget.psnr is not None else dial.place_of_bits(budget.bits or 1.0)
+        return Turn(recipe=recipe, start=start)
+
+    def _by_step(self, tau: float) -> Callable[[float], Recipe]:
+        if self.config.step is not None:
+            raise ConfigError(
+                "tau, step and a budget contradict each other: nothing is left to grant it with; give two of them",
+                about=("tau", "step"),
+            )
+        if self.config.precision != "q8":
+            raise ConfigError(
+                f"a budget with a fixed tau is granted by the step, and {self.config.precision} has none; "
+                "give no tau, or precision q8",
+                about=("tau", "precision"),
+            )
+        finest, coarsest = LADDER["lossless-ish"] / BEYOND, LADDER["small"] * BEYOND
+        return lambda step: self.parts.recipe(replace(self.config, step=min(max(step, finest), coarsest)), tau)
+
+    def bits(self, recipe: Recipe) -> float:
         """Of the whole file: it is packed, and not kept."""
-        size = CountingFile()
-        recipe, info = self.recipe(tau), self.spool.chunks[0].info
+        size, info = CountingFile(), self.spool.chunks[0].info
         with TokenWriter(size, info=info, recipe=recipe) as writer:
             for tokens in self.tokens(recipe):
                 writer.append(tokens)
@@ -139,9 +182,9 @@ class WholeVideo:
         """The tau that grants the budget; refuses one that cannot be granted, and says what could."""
         self.check_not_empty()
         if budget.kind == "bits":
-            return self._solve_bits(budget.bits or 0.0)
+            return self._solve_bits(budget.bits or 0.0, self.turn(budget))
         if budget.kind == "psnr":
-            return self._solve_psnr(budget.psnr or 0.0, quality)
+            return self._solve_psnr(budget.psnr or 0.0, self.turn(budget), quality)
         if budget.kind == "tau":
             raise ConfigError("a tau needs no solving; give it to the encoder", about="tau")
         wanted = budget.tokens if budget.tokens is not None else int((budget.keep or 0.0) * self.cells + 1e-9)
@@ -167,29 +210,33 @@ class WholeVideo:
         extra = wanted - int(found.value) if exact else 0
         return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found, extra=extra)
 
-    def _solve_bits(self, bits: float) -> SolvedVideo:
+    def _solve_bits(self, bits: float, turn: Turn) -> SolvedVideo:
         limit = bits * self.pixels
-        least = self.bits(OUT_OF_REACH) / self.pixels
-        found = smallest_tau(self.bits, limit, start=self.start, slack=BITS_SLACK) if least <= bits else None
+        least = self.bits(turn.recipe(OUT_OF_REACH)) / self.pixels
+
+        def cost(place: float) -> float:
+            return self.bits(turn.recipe(place))
+
+        found = smallest_tau(cost, limit, start=turn.start, slack=BITS_SLACK) if least <= bits else None
         if found is None:
             raise ConfigError(
                 f"{bits:g} bits a pixel is less than the {least:.4f} that the first slots of key chunks take; "
                 "allow more, or have fewer key chunks",
                 about=("bits", "key_seconds"),
             )
-        return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found)
+        return SolvedVideo(video=self, recipe=turn.recipe(found.tau), solution=found)
 
-    def _solve_psnr(self, target: float, quality: Quality | None) -> SolvedVideo:
+    def _solve_psnr(self, target: float, turn: Turn, quality: Quality | None) -> SolvedVideo:
         if quality is None:
             raise ConfigError("a PSNR needs the original video to compare with", about="psnr")
-        found = largest_tau(lambda tau: quality(self.tokens(self.recipe(tau))), target, start=self.start)
+        found = largest_tau(lambda place: quality(self.tokens(turn.recipe(place))), target, start=turn.start)
         if found is None:
-            best = quality(self.tokens(self.recipe(0.0)))
+            best = quality(self.tokens(turn.recipe(0.0)))
             raise ConfigError(
-                f"{target:g} dB is beyond this backbone: with every cell kept the video comes back at {best:.2f} dB",
+                f"{target:g} dB is beyond this backbone: at its finest the video comes back at {best:.2f} dB",
                 about="psnr",
             )
-        return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found)
+        return SolvedVideo(video=self, recipe=turn.recipe(found.tau), solution=found)
 
     def _more(self, recipe: Recipe, extra: int) -> Iterator[Tensor]:
         """For each chunk, the cells among the `extra` best dropped ones of the video. Memory follows `extra`."""

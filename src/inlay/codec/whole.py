@@ -34,6 +34,8 @@ class BudgetReport:
     budget: str
     asked: float
     got: float
+    tau: float | None = None  # that grants it; under a bucket the one that steering started from
+    step: float | None = None  # None where q8 chose its own
     trials: int = 0
     decodes: int = 0
     bucket: Bucket | None = None
@@ -83,6 +85,8 @@ class VideoEncoder:
                 budget=self.budget.kind,
                 asked=asked,
                 got=asked * (1 + encoder.bucket.overshoot),
+                tau=None if encoder.recipe is None else encoder.recipe.tau,
+                step=None if encoder.recipe is None else encoder.recipe.step,
                 bucket=encoder.bucket,
                 bucket_seconds=self.budget.bucket_seconds,
             )
@@ -114,7 +118,10 @@ def report_of(budget: Budget, solved: SolvedVideo) -> BudgetReport:
     }[kind]
     asked = {"keep": budget.keep, "tokens": budget.tokens, "bits": budget.bits, "psnr": budget.psnr}[kind]
     decodes = found.trials if kind == "psnr" else 0
-    return BudgetReport(budget=kind, asked=asked or 0.0, got=got, trials=found.trials, decodes=decodes)
+    return BudgetReport(
+        budget=kind, asked=asked or 0.0, got=got, tau=solved.recipe.tau, step=solved.recipe.step,
+        trials=found.trials, decodes=decodes,
+    )  # fmt: skip
 
 
 def encode_videos(

@@ -15,10 +15,10 @@ from inlay.container.consistent import fault_of_times, least_slots, most_slots
 from inlay.container.header import FileHeader
 from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, MAX_CELLS, MAX_SLOTS, MAX_VALUES, ChunkHead, seal
 from inlay.container.mask import MASK_HEAD_BYTES, pack_mask, unpack_mask
-from inlay.container.q8 import pack_q8, rounded_q8, unpack_q8
+from inlay.container.q8 import pack_q8, rounded_q8, stored_steps, unpack_q8
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
-from inlay.types import Span, VideoInfo
+from inlay.types import Recipe, Span, VideoInfo
 
 Mask = NDArray[np.bool_]
 
@@ -67,16 +67,16 @@ STORAGE = {
 }
 
 
-def as_stored(tokens: Tokens, *, steps: Tensor | None = None) -> Tokens:
-    """The tokens as a reader will get them: float32 on the CPU, rounded as `tokens.recipe.precision` says."""
-    storage = pick("precision", tokens.recipe.precision, STORAGE)
+def as_stored(tokens: Tokens) -> Tokens:
+    """The tokens as a reader will get them: float32 on the CPU, rounded as their recipe says."""
+    storage, steps = pick("precision", tokens.recipe.precision, STORAGE), _steps(tokens.recipe)
     parts = [replace(part, values=storage.as_stored(_plain(part.values), steps)) for part in tokens.chunks()]
     joined = Tokens.join(parts)
     return replace(joined, mask=joined.mask.cpu(), seconds=_times(joined))
 
 
-def pack_chunk(tokens: Tokens, number: int, *, precision: str, steps: Tensor | None = None) -> tuple[ChunkHead, bytes]:
-    """One chunk as (head, all its bytes); `tokens` has one span."""
+def pack_chunk(tokens: Tokens, number: int, recipe: Recipe) -> tuple[ChunkHead, bytes]:
+    """One chunk as (head, all its bytes), stored as the recipe of its file says; `tokens` has one span."""
     (span,) = tokens.spans
     mask_THW = tokens.mask.cpu().numpy()
     if span.slots > MAX_SLOTS or mask_THW.size > MAX_CELLS or mask_THW.size * tokens.channels > MAX_VALUES:
@@ -87,12 +87,16 @@ def pack_chunk(tokens: Tokens, number: int, *, precision: str, steps: Tensor | N
     seconds = _times(tokens)
     times = b"" if seconds is None else seconds.numpy().astype("<f8").tobytes()
     mask = pack_mask(mask_THW)
-    values = pick("precision", precision, STORAGE).pack(_plain(tokens.values), mask_THW, steps)
+    values = pick("precision", recipe.precision, STORAGE).pack(_plain(tokens.values), mask_THW, _steps(recipe))
     head = ChunkHead(
         number=number, key=span.key, times=seconds is not None, slots=span.slots, frames=span.frames,
         tokens=len(tokens), mask_bytes=len(mask), value_bytes=len(values),
     )  # fmt: skip
     return head, seal(head.pack() + times + mask + values)
+
+
+def _steps(recipe: Recipe) -> Tensor | None:
+    return None if recipe.steps is None else torch.tensor(recipe.steps)
 
 
 def _plain(values: Tensor) -> Tensor:
@@ -162,7 +166,10 @@ def unpack_chunk(data: bytes, head: ChunkHead, header: FileHeader) -> Tokens:
     if kept != head.tokens:
         raise TokenFileError(f"the mask keeps {kept} cells, the head promises {head.tokens} tokens")
     at += head.mask_bytes
-    values = STORAGE[header.recipe.precision].unpack(data[at:-CRC_BYTES], mask_THW, header.channels)
+    section, steps = data[at:-CRC_BYTES], _steps(header.recipe)
+    if kept and steps is not None and not torch.equal(stored_steps(section, header.channels), steps):
+        raise TokenFileError("has other steps than the header says")
+    values = STORAGE[header.recipe.precision].unpack(section, mask_THW, header.channels)
     return Tokens(
         values=values,
         mask=torch.from_numpy(mask_THW),

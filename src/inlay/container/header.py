@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,8 +14,8 @@ from typing import Any
 
 import inlay
 from inlay.container import layout
-from inlay.errors import TokenFileError
-from inlay.types import PRECISIONS, Recipe
+from inlay.errors import ConfigError, TokenFileError
+from inlay.types import LARGEST_STEP, PRECISIONS, Recipe, checked_steps
 
 MAX_SIDE = 1 << 16  # pixels
 MAX_CHANNELS = 1 << 12
@@ -22,6 +23,7 @@ MAX_STRIDE = 1 << 8
 MAX_TEXT = 200
 SLOWEST, FASTEST = Fraction(1, 3600), Fraction(10_000)  # frames a second
 _COUNTS = 1 << 53  # what JSON readers everywhere hold exactly
+_HEX = re.compile("[0-9a-f]*")
 _RATE = re.compile(r"[1-9][0-9]{0,17}/[1-9][0-9]{0,17}")
 
 
@@ -39,8 +41,17 @@ class FileHeader:
     frames: int | None = None
     chunks: int | None = None
     file_bytes: int | None = None
-    version: str = f"{layout.MAJOR}.{layout.MINOR}"  # of the format; stands before the JSON, not in it
+    version: str = ""  # of the format; stands before the JSON, not in it. None given: the least that has all it uses
     library_version: str = inlay.__version__
+
+    def __post_init__(self) -> None:
+        if not self.version:
+            object.__setattr__(self, "version", f"{layout.MAJOR}.{self.minor}")
+
+    @property
+    def minor(self) -> int:
+        """The least minor version that has all that is used here."""
+        return 0 if self.recipe.steps is None else 1
 
     @property
     def cells(self) -> int:
@@ -51,7 +62,7 @@ class FileHeader:
         """The beginning of a file, as long whether the counts are known or not: they are filled in at the end."""
         size = 3 * len("1234567890123") + len(self._json(blank=True))
         text = self._json().ljust(size).encode()
-        return layout.seal(layout.pack_prefix(len(text)) + text)
+        return layout.seal(layout.pack_prefix(len(text), self.minor) + text)
 
     def _json(self, *, blank: bool = False) -> str:
         r, rate = self.recipe, self.frame_rate
@@ -78,10 +89,14 @@ class FileHeader:
         }
         if r.streaming != "clips":  # what goes without saying is not said: files of clips are older than this key
             fields["streaming"] = r.streaming
+        if r.step is not None:
+            fields["step"] = r.step
+        if r.steps is not None:
+            fields["steps"] = _pack_steps(r.steps)
         return json.dumps(fields, separators=(",", ":"), allow_nan=False)
 
     @staticmethod
-    def unpack(text: bytes, *, version: str = f"{layout.MAJOR}.{layout.MINOR}") -> FileHeader:
+    def unpack(text: bytes, *, version: str = "") -> FileHeader:
         fields = _Fields(_parse(text))
         height, width = fields.whole("height", MAX_SIDE), fields.whole("width", MAX_SIDE)
         space_stride = fields.whole("space_stride", MAX_STRIDE)
@@ -92,9 +107,10 @@ class FileHeader:
                 raise TokenFileError(
                     f"the header promises {cells} {name} for {side} pixels, which make {wanted} of {space_stride} each"
                 )
+        channels = fields.whole("channels", MAX_CHANNELS)
         return FileHeader(
             width=width, height=height, frame_rate=fields.rate(), rows=rows, columns=columns,
-            channels=fields.whole("channels", MAX_CHANNELS), recipe=fields.recipe(space_stride),
+            channels=channels, recipe=fields.recipe(space_stride, channels),
             frames=fields.count("frames"), chunks=fields.count("chunks"), file_bytes=fields.count("file_bytes"),
             version=version, library_version=fields.text("library_version"),
         )  # fmt: skip
@@ -171,7 +187,26 @@ class _Fields:
             raise self._wrong("frame_rate", f"from {SLOWEST} to {FASTEST} frames a second")
         return rate
 
-    def recipe(self, space_stride: int) -> Recipe:
+    def steps(self, channels: int) -> tuple[float, ...] | None:
+        if not self.has("steps"):
+            return None
+        value, wanted = self._get("steps"), f"{4 * channels} hex digits: the step of each of {channels} channels"
+        if not isinstance(value, str) or len(value) != 4 * channels or not _HEX.fullmatch(value):
+            raise self._wrong("steps", wanted)
+        try:
+            return checked_steps(_unpack_steps(value))
+        except ConfigError as error:
+            raise self._wrong("steps", f"{wanted}, each from 1e-37 to 1e30") from error
+
+    def step(self) -> float | None:
+        if not self.has("step"):
+            return None
+        value = self._get("step")
+        if type(value) not in (int, float) or not 0 < value <= LARGEST_STEP or not self.has("steps"):
+            raise self._wrong("step", f"a number above 0 and at most {LARGEST_STEP:g}, beside 'steps'")
+        return float(value)
+
+    def recipe(self, space_stride: int, channels: int) -> Recipe:
         tau = self._get("tau")
         if tau == "infinite":
             tau = math.inf
@@ -179,6 +214,8 @@ class _Fields:
             raise self._wrong("tau", 'a number from 0, or "infinite"')
         if self._get("precision") not in PRECISIONS:
             raise self._wrong("precision", f"one of {', '.join(PRECISIONS)}")
+        if self.has("steps") and self._get("precision") != "q8":
+            raise self._wrong("precision", "q8 beside 'steps'")
         return Recipe(
             backbone=self.text("backbone"),
             weight_hash=self.text("weight_hash"),
@@ -191,4 +228,16 @@ class _Fields:
             time_stride=self.whole("time_stride", MAX_STRIDE),
             space_stride=space_stride,
             created_by=self.text("created_by"),
+            step=self.step(),
+            steps=self.steps(channels),
         )
+
+
+def _pack_steps(steps: tuple[float, ...]) -> str:
+    """The upper halves of each step as an f32, in hex: all there is of a bfloat16."""
+    return "".join(struct.pack(">f", step)[:2].hex() for step in steps)
+
+
+def _unpack_steps(text: str) -> tuple[float, ...]:
+    words = [text[at : at + 4] for at in range(0, len(text), 4)]
+    return struct.unpack(f">{len(words)}f", bytes.fromhex("".join(f"{word}0000" for word in words)))

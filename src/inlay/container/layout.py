@@ -13,7 +13,7 @@ MAGIC = b"\x89INL\r\n\x1a\n"  # like PNG's: a 7-bit channel, text mode and `type
 END_MAGIC = b"\x89INLEND\n"
 CHUNK_MARKER = b"chnk"
 INDEX_MARKER = b"indx"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1  # a file says the least minor version that has all it uses
 
 MAX_HEADER_BYTES = 1 << 16
 MAX_CHUNKS = 1 << 24
@@ -47,8 +47,8 @@ def sealed(data: bytes) -> bool:
     return len(data) >= CRC_BYTES and _CRC.pack(zlib.crc32(data[:-CRC_BYTES])) == data[-CRC_BYTES:]
 
 
-def pack_prefix(json_bytes: int) -> bytes:
-    return _PREFIX.pack(MAGIC, MAJOR, MINOR, json_bytes)
+def pack_prefix(json_bytes: int, minor: int = 0) -> bytes:
+    return _PREFIX.pack(MAGIC, MAJOR, minor, json_bytes)
 
 
 def unpack_prefix(data: bytes) -> tuple[str, int]:

@@ -29,7 +29,7 @@ from inlay.container.predict import (
     neighbours,
 )
 from inlay.errors import ConfigError, TokenFileError, UsageError
-from inlay.types import describe
+from inlay.types import COARSEST_STEP, FINEST_STEP
 
 LARGEST = (1 << 22) - 1  # whole numbers up to here, exact in float32
 STEPS_PER_DEVIATION = 16  # noise of step**2 / 12: 35 dB below the latent, under 0.1 dB of a 36 dB reconstruction
@@ -55,17 +55,6 @@ def choose_steps(values: Tensor) -> Tensor:
     return torch.where(wanted > 0, steps, 1.0).float()
 
 
-def round_steps(steps: Tensor, channels: int) -> Tensor:
-    """[C] float32: the steps as a file holds them, in bfloat16."""
-    given = torch.as_tensor(steps).detach().cpu()
-    if tuple(given.shape) != (channels,):
-        raise ConfigError(f"{channels} channels need {channels} steps; got {describe(given)}")
-    rounded = given.to(torch.bfloat16).float()
-    if not bool(((rounded >= 2.0**-126) & (rounded <= 2.0**100)).all()):
-        raise ConfigError(f"steps are positive numbers from 1e-37 to 1e30; got {rounded.min():g} to {rounded.max():g}")
-    return rounded
-
-
 def quantise(values: Tensor, steps: Tensor) -> Tensor:
     """[N, C] int32: the nearest multiple of each channel's step, halves to even."""
     ints = torch.round(values.detach().double().cpu() / steps.double())
@@ -84,8 +73,12 @@ def dequantise(ints: Tensor, steps: Tensor) -> Tensor:
 
 
 def steps_for(values: Tensor, steps: Tensor | None) -> Tensor:
-    """The steps given, as a file holds them, or those that suit the values."""
-    return choose_steps(values) if steps is None else round_steps(steps, values.shape[1])
+    """[C] float32: the steps given, in bfloat16, or those that suit the values."""
+    if steps is None:
+        return choose_steps(values)
+    if len(steps) != values.shape[1]:
+        raise ConfigError(f"{values.shape[1]} channels need {values.shape[1]} steps; got {len(steps)}", about="step")
+    return steps
 
 
 def rounded_q8(values: Tensor, steps: Tensor | None) -> Tensor:
@@ -109,7 +102,7 @@ def pack_q8(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor | None) -
     encoder.bells(symbols[near.order].ravel(), tables[near.order].ravel(), near.ends * numbers.shape[1])
     escapes = residual[near.order][escaped[near.order]].astype("<i4")
     head = _HEAD.pack(model.weights.shape[2], len(escapes))
-    halves = (steps.numpy().astype("<f4").view("<u4") >> 16).astype("<u2")  # `round_steps` left the lower ones zero
+    halves = (steps.numpy().astype("<f4").view("<u4") >> 16).astype("<u2")  # a recipe's steps have zeros below
     return head + halves.tobytes() + _pack_model(model) + escapes.tobytes() + encoder.words()
 
 
@@ -123,9 +116,7 @@ def unpack_q8(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Tensor
     sets, count = _HEAD.unpack(_take(data, 0, _HEAD.size))
     if sets not in (1, channels):
         raise TokenFileError(f"a chunk has 1 weight set or {channels}; found {sets}")
-    at = _HEAD.size
-    steps = _unpack_steps(_take(data, at, 2 * channels))
-    at += 2 * channels
+    steps, at = stored_steps(data, channels), _HEAD.size + 2 * channels
     model_bytes = 2 * channels + sum(MODE_FEATURES) * sets + MODES * channels + CONTEXTS
     model = _unpack_model(_take(data, at, model_bytes), channels, sets)
     at += model_bytes
@@ -170,9 +161,11 @@ def _take(data: bytes, at: int, size: int) -> bytes:
     return data[at : at + size]
 
 
-def _unpack_steps(data: bytes) -> Tensor:
-    steps = (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
-    if not bool(((steps >= 2.0**-126) & (steps <= 2.0**100)).all()):
+def stored_steps(data: bytes, channels: int) -> Tensor:
+    """[C] float32: the steps that a value section which is not empty says."""
+    halves = np.frombuffer(_take(data, _HEAD.size, 2 * channels), dtype="<u2")
+    steps = (halves.astype(np.uint32) << 16).view(np.float32)
+    if not bool(((steps >= FINEST_STEP) & (steps <= COARSEST_STEP)).all()):
         raise TokenFileError("a quantiser step is not a positive number from 1e-37 to 1e30")
     return torch.from_numpy(steps.copy())
 

@@ -212,6 +212,8 @@ class FileSummary:
     reference: str
     streaming: str
     precision: str
+    step: float | None  # on the ladder; None where q8 chose its steps, or has none
+    steps: tuple[float, ...] | None  # of each channel
     fill: str
     cells: int
     tokens: int
@@ -239,7 +241,8 @@ def summary(path: Source, *, keep_going: bool = False) -> FileSummary:
             frames=info.frames, width=info.width, height=info.height, fps=float(rate),
             frame_rate=f"{rate.numerator}/{rate.denominator}", seconds=_seconds(reader),
             backbone=recipe.backbone, weight_hash=recipe.weight_hash, tau=recipe.tau, criterion=recipe.criterion,
-            reference=recipe.reference, streaming=recipe.streaming, precision=recipe.precision, fill=recipe.fill,
+            reference=recipe.reference, streaming=recipe.streaming, precision=recipe.precision, step=recipe.step,
+            steps=recipe.steps, fill=recipe.fill,
             cells=cells, tokens=tokens, keep_rate=tokens / cells, bytes=size, bits_per_pixel=8 * size / pixels,
             header_bytes=size - mask_bytes - value_bytes, mask_bytes=mask_bytes, value_bytes=value_bytes,
             chunks=len(heads), version=header.version, library_version=header.library_version,

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from torch import Tensor
-
 from inlay.container.chunk import STORAGE, check_head, pack_chunk
 from inlay.container.header import FileHeader
 from inlay.container.layout import CRC_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
@@ -24,17 +22,17 @@ from inlay.types import Recipe, VideoInfo
 _SHARED = ("backbone", "weight_hash", "time_stride", "space_stride")  # what a file says once for all its chunks
 
 
-def save(tokens: Tokens, path: str | PathLike[str], *, force: bool = False, steps: Tensor | None = None) -> Path:
-    """Write a token file; `open` reads it back. `steps` [C] replaces q8's own choice of quantiser steps."""
-    with TokenWriter(path, info=tokens.info, recipe=tokens.recipe, force=force, steps=steps) as writer:
+def save(tokens: Tokens, path: str | PathLike[str], *, force: bool = False) -> Path:
+    """Write a token file; `open` reads it back."""
+    with TokenWriter(path, info=tokens.info, recipe=tokens.recipe, force=force) as writer:
         writer.append(tokens)
     return Path(path)
 
 
-def to_bytes(tokens: Tokens, *, steps: Tensor | None = None) -> bytes:
+def to_bytes(tokens: Tokens) -> bytes:
     """The same file, in memory."""
     buffer = io.BytesIO()
-    with TokenWriter(buffer, info=tokens.info, recipe=tokens.recipe, steps=steps) as writer:
+    with TokenWriter(buffer, info=tokens.info, recipe=tokens.recipe) as writer:
         writer.append(tokens)
     return buffer.getvalue()
 
@@ -59,12 +57,11 @@ class TokenWriter:
         info: VideoInfo,
         recipe: Recipe,
         force: bool = False,
-        steps: Tensor | None = None,
         keep_part: bool = False,
         resume: Unfinished | None = None,
     ) -> None:
         pick("precision", recipe.precision, STORAGE)
-        self.info, self.recipe, self.steps = info, recipe, steps
+        self.info, self.recipe = info, recipe
         self._keep_part = keep_part
         self.header: FileHeader | None = None  # known with the first chunk
         self._entries: list[Entry] = []
@@ -138,7 +135,7 @@ class TokenWriter:
     def _append(self, part: Tokens) -> None:
         header = self.header or self._make_header(part)
         self._check(part, header)
-        head, data = pack_chunk(part, len(self._entries), precision=self.recipe.precision, steps=self.steps)
+        head, data = pack_chunk(part, len(self._entries), self.recipe)
         problem = check_head(head, header)
         if problem or head.number >= MAX_CHUNKS:
             raise UsageError(f"chunk {head.number} {problem or 'is one too many for the format'}")
@@ -216,7 +213,9 @@ class TokenWriter:
 
 
 def _settings(r: Recipe) -> str:
-    return f"{r.created_by}; {r.backbone} {r.weight_hash}, tau {r.tau:g}, {r.criterion}, {r.reference}, {r.precision}"
+    step = f" step {r.step:g}" if r.step is not None else " with steps" if r.steps is not None else ""
+    cells = f"tau {r.tau:g}, {r.criterion}, {r.reference}, {r.precision}{step}"
+    return f"{r.created_by}; {r.backbone} {r.weight_hash}, {cells}"
 
 
 def _create(path: Path, *, force: bool) -> BinaryIO:

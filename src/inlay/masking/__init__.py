@@ -3,17 +3,22 @@
 
 from inlay.masking.budget import KINDS, Bucket, Budget
 from inlay.masking.criteria import CRITERIA, latent_cosine, latent_l1, latent_l2, pixel_grid
+from inlay.masking.dial import Dial, best_pairs
 from inlay.masking.profile import Profile
 from inlay.masking.scan import REFERENCES, MaskConfig, Scan, compared, keep_mask, keep_rate_of, scan, scored_scan
 from inlay.masking.search import Solution, largest_tau, nearest_tau, smallest_tau
 from inlay.masking.select import Selection, Selector, SelectState
+from inlay.masking.steps import LADDER, OWN, step_size
 
 __all__ = [
     "CRITERIA",
     "KINDS",
+    "LADDER",
+    "OWN",
     "REFERENCES",
     "Bucket",
     "Budget",
+    "Dial",
     "MaskConfig",
     "Profile",
     "Scan",
@@ -21,6 +26,7 @@ __all__ = [
     "Selection",
     "Selector",
     "Solution",
+    "best_pairs",
     "compared",
     "keep_mask",
     "keep_rate_of",
@@ -33,4 +39,5 @@ __all__ = [
     "scan",
     "scored_scan",
     "smallest_tau",
+    "step_size",
 ]

@@ -22,7 +22,10 @@ STRENGTH = 3.0  # a bucket that is full divides tau by e to this
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a video may cost, or how good it must be. At most one of the five; none of them: the model's own tau."""
+    """What a video may cost, or how good it must be. At most one of the five; none of them: the model's own tau.
+
+    With bits or a PSNR a tau may stand as well: it is then fixed, and the step alone grants the budget.
+    """
 
     tau: float | None = field(default=None, metadata={"help": "threshold"})
     keep: float | None = field(default=None, metadata={"help": "share of the cells"})
@@ -34,7 +37,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
-        if len(given) > 1:
+        if len(given) > 1 and given not in (["tau", "bits"], ["tau", "psnr"]):
             raise ConfigError(
                 f"{' and '.join(given)} contradict each other; a video has one budget, so give one of them",
                 about=tuple(given),
@@ -57,6 +60,11 @@ class Budget:
                 "a bucket steers towards a rate; give a keep rate or bits with it",
                 about=("bucket_seconds", "keep", "bits"),
             )
+        if self.tau is not None and self.bucket_seconds is not None:
+            raise ConfigError(
+                "a bucket steers tau, which therefore cannot be fixed; give one of them",
+                about=("tau", "bucket_seconds"),
+            )
         if self.exact and self.bucket_seconds is not None:
             raise ConfigError(
                 "exact counts the whole video and a bucket steers without knowing it; give one of them",
@@ -65,7 +73,7 @@ class Budget:
 
     @property
     def kind(self) -> str:
-        return next((kind for kind in KINDS if getattr(self, kind) is not None), "tau")
+        return next((kind for kind in KINDS if kind != "tau" and getattr(self, kind) is not None), "tau")
 
     @property
     def causal(self) -> bool:

@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 
 from inlay.errors import ConfigError
 from inlay.masking.budget import LARGEST_TAU
+from inlay.masking.dial import Dial
+from inlay.masking.steps import OWN, channel_steps, step_size
 
 MOST = sys.float_info.max
 
@@ -33,6 +36,12 @@ class Profile:
     first_std: tuple[float, ...] = ()
     score_edges: tuple[float, ...] = ()  # histogram of the scores at about tau; the last bin takes what lies above
     score_counts: tuple[int, ...] = ()
+    gains: tuple[float, ...] = ()  # of each channel: grey levels of the picture a unit of latent, root mean square
+    step: float | None = None  # the default place on the ladder of steps; None: q8 chooses its own
+    dial_taus: tuple[float, ...] = ()  # the pairs of tau and step that spend bits best, finest first
+    dial_steps: tuple[float, ...] = ()
+    dial_bits: tuple[float, ...] = ()  # a pixel, and decibels: what the pairs gave on the calibration set
+    dial_psnr: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in list(vars(self).items()):
@@ -47,6 +56,48 @@ class Profile:
             raise ConfigError(
                 f"a profile pairs each tau with a keep rate; got {len(self.taus)}, {len(self.keep_rates)}"
             )
+
+        if any(gain < 0 for gain in self.gains) or (self.gains and not max(self.gains) > 0):
+            raise ConfigError("gains of a profile are above 0, or 0 where a channel does not reach the picture")
+        if self.step is not None and (not self.gains or step_size(self.step) is None):
+            raise ConfigError("a step of a profile needs the gains of its channels", about="step")
+
+        self._check_dial()
+
+    def _check_dial(self) -> None:
+        rows = (self.dial_taus, self.dial_steps, self.dial_bits, self.dial_psnr)
+        if len({len(row) for row in rows}) != 1:
+            raise ConfigError(
+                f"a dial has as many taus, steps, bits and decibels; got {', '.join(map(str, map(len, rows)))}"
+            )
+        if self.dial_taus and not self.gains:
+            raise ConfigError("a dial of a profile needs the gains of its channels")
+        if any(not 0 <= tau <= LARGEST_TAU for tau in self.dial_taus) or list(self.dial_taus) != sorted(self.dial_taus):
+            raise ConfigError("taus of a dial are distances that never fall")
+        if self.dial_taus and not self.dial_taus[-1] > 0:
+            raise ConfigError("the last tau of a dial is above 0: beyond it cells are dropped")
+        if any(step_size(step) is None for step in self.dial_steps) or list(self.dial_steps) != sorted(self.dial_steps):
+            raise ConfigError("steps of a dial are above 0 and never fall")
+        for name, row in (("bits", self.dial_bits), ("decibels", self.dial_psnr)):
+            if any(value <= 0 for value in row) or any(a <= b for a, b in pairwise(row)):
+                raise ConfigError(f"{name} of a dial are above 0 and fall from pair to pair")
+
+    @property
+    def dial(self) -> Dial | None:
+        """Tau and step as one setting, where that was measured."""
+        if not self.dial_taus:
+            return None
+        return Dial(taus=self.dial_taus, steps=self.dial_steps, bits=self.dial_bits, psnr=self.dial_psnr)
+
+    def steps(self, step: float) -> tuple[float, ...]:
+        """The step of each channel at a place on the ladder."""
+        if not self.gains:
+            raise ConfigError(
+                f"there are no gains of {self.backbone}, so a step of {step:g} says nothing; calibrate it, "
+                f"or have its steps from the {OWN}",
+                about=("step", "profile"),
+            )
+        return channel_steps(self.gains, step)
 
     @property
     def selectivity(self) -> float:
@@ -72,5 +123,7 @@ def _fits(value: object, kind: str) -> bool:
         return isinstance(value, tuple) and all(_fits(one, "float") for one in value)
     if kind == "str":
         return isinstance(value, str)
+    if kind.endswith(" | None") and value is None:
+        return True
     number = isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)
     return number and abs(value) <= MOST  # type: ignore[arg-type]

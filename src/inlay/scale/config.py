@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from inlay.codec import CPU_BATCH, GPU_BATCH, EncodeConfig
 from inlay.errors import ConfigError, MissingError, UsageError, pick
-from inlay.masking import Budget
+from inlay.masking import LADDER, Budget
 from inlay.scale.layout import FORMATS, TAR, known
 from inlay.types import PRECISIONS
 from inlay.video import Geometry
@@ -39,6 +39,7 @@ class TokenizeConfig:
     criterion: str = field(default="latent-l1", metadata={"help": "distance"})
     reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
     precision: str = field(default="q8", metadata={"help": "how kept cells are stored", "choices": PRECISIONS})
+    step: str | float | None = field(default=None, metadata={"help": "how coarsely q8 rounds", "choices": LADDER})
     mode: str = field(default="auto", metadata={"help": "what chunks pass on"})
     chunk_frames: int = field(default=33, metadata={"help": "frames encoded together"})
     key_seconds: float = field(default=10.0, metadata={"help": "longest time between key chunks"})

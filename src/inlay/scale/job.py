@@ -101,11 +101,14 @@ def check_extras(source: str, out: str, config: TokenizeConfig, run: RunConfig) 
 
 
 def recipe_of(config: TokenizeConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The recipe that all token files share; tau is None where a budget chooses one for each video."""
+    """The recipe that all token files share; tau and steps are None where a budget chooses them for each video."""
     encode, by_tau = config.encode.resolve(tokenizer.spec), config.budget.kind == "tau"
     tau = 0.0 if not by_tau else tokenizer.default_tau(encode.criterion) if config.tau is None else config.tau
-    recipe = encode.recipe(tokenizer.spec, tau=tau, fill=tokenizer.filler.default)
-    return asdict(recipe) | ({} if by_tau else {"tau": None})
+    recipe = tokenizer.recipe(encode, tau)
+    by_video = {} if by_tau else {"tau": None}
+    if config.budget.tau is not None or tokenizer.dial(encode) is not None:
+        by_video |= {} if config.budget.kind != "bits" else {"step": None, "steps": None}
+    return asdict(recipe) | by_video
 
 
 def agreed_plan(

@@ -40,6 +40,7 @@ def examine() -> dict[str, Any]:
         "extras": {extra: found for extra, found in sorted(_packages().items(), key=str) if extra},
         "device": _device(),
         "weights": {p.name: p.stat().st_size for p in sorted(WEIGHTS.glob("*.safetensors"))},
+        "defaults": _defaults(),
         "metric_weights": {name: _metric_weights(name) for name in METRIC_WEIGHTS},
         "fast_paths": fast_paths(),
         "able": _able(),
@@ -56,6 +57,9 @@ def _rows(record: dict[str, Any]) -> list[tuple[str, str]]:
         ("device", f"{device['default']}: {device['name']} ({device['threads']} CPU threads)"),
         ("weights", weights or "none shipped with this copy; the name mini-untrained works without"),
     ]
+    for name, own in record["defaults"].items():
+        step = "steps from the deviations" if own["step"] is None else f"step {own['step']:g}"
+        rows.append((f"defaults {name}", f"tau {own['tau']:g}, {step}"))
     for name, path in record["metric_weights"].items():
         rows.append((f"weights {name}", path or "not found; run: inlay fetch metrics"))
     for extra, packages in record["extras"].items():
@@ -102,6 +106,17 @@ def _device() -> dict[str, Any]:
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     return {"default": str(device), "name": name, "threads": torch.get_num_threads(), "cuda": torch.version.cuda}
+
+
+def _defaults() -> dict[str, dict[str, float | None]]:
+    """What the profiles beside the weights say."""
+    from inlay.masking import Profile
+
+    found = {}
+    for path in sorted(WEIGHTS.glob("*.profile.json")):
+        profile = Profile.load(path)
+        found[profile.backbone] = {"tau": profile.tau, "step": profile.step}
+    return found
 
 
 def _metric_weights(name: str) -> str | None:

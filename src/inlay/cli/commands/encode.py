@@ -41,7 +41,8 @@ def encode(
     """Turn a video into a token file.
 
     Keeps the latent cells that change and drops the rest; prints how many were kept and what they cost in bits. Give
-    at most one budget: --tau, --keep, --tokens, --bits or --psnr.
+    at most one budget: --tau, --keep, --tokens, --bits or --psnr. The last two choose tau and step together, and --tau
+    or --step beside them fixes that one.
     """
     start = time.perf_counter()
     target = _checked_output(source, out, curve, force=force)
@@ -131,6 +132,7 @@ def _budget_record(report: BudgetReport | None) -> dict[str, Any]:
         return {}
     got = int(report.got) if report.budget == "tokens" else report.got
     record: dict[str, Any] = {"budget": report.budget, "asked": report.asked, "got": got}
+    record |= {"tau": report.tau, "step": report.step}
     bucket = report.bucket
     if bucket is None:
         return record | {"trials": report.trials, "decodes": report.decodes}
@@ -157,4 +159,5 @@ def _budget_rows(outcome: dict[str, Any]) -> list[tuple[str, str]]:
         text += f" dB, found with {outcome['decodes']} decodes"
     else:
         text += f", found in {outcome['trials']} trials without a decode"
-    return [("budget", text)]
+    step = "" if outcome["step"] is None else f" and step {outcome['step']:.3g}"
+    return [("budget", f"{text}, at tau {outcome['tau']:.3g}{step}")]

@@ -33,6 +33,15 @@ def file_record(path: str) -> dict[str, Any]:
     return {"file": str(Path(path)), **asdict(summary(path))}
 
 
+def step_text(record: dict[str, Any]) -> str:
+    """How coarsely the numbers were rounded, where that was chosen."""
+    if record["steps"] is None:
+        return ""
+    least, most = min(record["steps"]), max(record["steps"])
+    place = "steps" if record["step"] is None else f"step {record['step']:g}"
+    return f" {place} ({least:.3g} to {most:.3g})"
+
+
 def file_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     """The record as lines for a person."""
     fps = float(record["fps"])
@@ -45,5 +54,5 @@ def file_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
         ("bytes", f"values {record['value_bytes']:,}, mask {record['mask_bytes']:,}, rest {record['header_bytes']:,}, "
                   f"in {record['chunks']} chunk{'s' if record['chunks'] != 1 else ''}"),
         ("recipe", f"{record['backbone']}, tau {record['tau']:g}, {record['criterion']}, {record['reference']}, "
-                   f"{record['precision']}, fill {record['fill']}"),
+                   f"{record['precision']}{step_text(record)}, fill {record['fill']}"),
     ]  # fmt: skip

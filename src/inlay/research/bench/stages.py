@@ -7,7 +7,7 @@ Legend: B batch, C channels, T slots or frames, H W grid.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ class Case:
 
     def tokens(self) -> Tokens:
         """Those of the first clip."""
-        recipe = paper_clips().recipe(self.tokenizer.spec, tau=self.config.tau, fill="lit")
+        recipe = self.tokenizer.recipe(replace(paper_clips(), fill="lit"), self.config.tau)
         return gather(encode_clip(self.tokenizer, self.clip), self.keep_BTHW[:1], recipe)
 
     @property

@@ -126,13 +126,13 @@ class Bench:
     def recipe(self, setting: Setting) -> Recipe:
         precision = "fp32" if setting.precision == "none" else setting.precision
         config = replace(paper_clips(), precision=precision)
-        return config.recipe(self.tokenizer.spec, tau=self.tau_of(setting), fill=self.fill_of(setting))
+        return self.tokenizer.recipe(replace(config, fill=self.fill_of(setting)), self.tau_of(setting))
 
     def model(self, setting: Setting) -> dict[str, Any]:
         """What a result depends on besides clip and setting."""
         name = self.fill_of(setting)
         lit = self.tokenizer.filler.lits.get(name)
-        spec = self.tokenizer.spec
+        spec, step = self.tokenizer.spec, self.recipe(setting).step
         return {
             "backbone": spec.name,
             "weights": spec.weight_hash,
@@ -140,7 +140,7 @@ class Bench:
             "fill_weights": lit.weight_hash if lit is not None else "",
             "tau": self.tau,
             "dtype": str(self.tokenizer.dtype).removeprefix("torch."),
-        }
+        } | ({} if step is None else {"step": step})
 
     def filled(self, z_BCTHW: Tensor, keep_BTHW: Tensor, setting: Setting) -> Tensor:
         z_BCTHW = z_BCTHW.to(self.tokenizer.dtype)
