@@ -1,225 +1,284 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the weights that ship, `mini` and its LITs, from real clips. Runs where there is a GPU and little else.
+"""Make the weights that ship, `mini` and its LITs, from a folder of videos. Runs where there is a GPU and little else.
 
-    python recipes/mini.py clips  VIDEOS CLIPS              AV1 videos to .ivf, once, where PyAV is (no re-encoding)
-    python recipes/mini.py backbone --clips CLIPS --run RUN [--photos PHOTOS] [--seconds 840] [--stop-after 560]
-    python recipes/mini.py together --clips CLIPS --run RUN --from mini.safetensors --from-lit mini.lit.safetensors
-    python recipes/mini.py lit      --clips CLIPS --run RUN --backbone mini.safetensors --kind plus [--seconds 260]
-    python recipes/mini.py pack     --run RUN --out weights/mini.safetensors [--stored int8]
+    python recipes/mini.py all   VIDEOS OUT [--photos PHOTOS]      clips, training, packing: everything, with one command
+    python recipes/mini.py clips VIDEOS CLIPS                      AV1 videos to .ivf, once, where PyAV is
+    python recipes/mini.py train CLIPS RUN [--photos PHOTOS] [--test TEST] [--lpips FILE] [--taef2 FOLDER]
+    python recipes/mini.py pack  RUN WEIGHTS                       the trained networks in the size they ship in
 
-A run that stopped after --stop-after goes on when the same command is given again; --from begins a new one from
-weights, those of a `mini` with fewer blocks (--blocks) included. `--clips` may be named more than once. The `dav1d`
-program decodes; --dav1d names it. Numbers of the shipped weights: src/inlay/weights/MODEL_CARD.md.
+CLIPS is a folder of .ivf files, which the `dav1d` program decodes (--dav1d names it), or of videos, which PyAV does.
+One clip in 24, by name, is never trained on and is measured as the set `held`; TEST holds a folder of clips for each
+further set. PHOTOS are photographs that move over one another and over clips (compose.py).
+
+recipes/mini.json is the plan: a list of stages, each with what it changes of `DEFAULTS` in stages.py. A stage begins
+from the networks the one before left, the first from nothing or from the weights in --weights, whose networks may have
+fewer channels and fewer blocks: what is new begins as if it were not there. Without --lpips the perceptual term is left
+out, without --taef2 its stage is.
+
+RUN/results.json holds, after every stage, its settings, its log and what its networks are worth (results.py);
+RUN/NAME.safetensors are averaged weights. A rehearsal on a CPU, four steps a stage: --tiny. Then calibrate:
+
+    inlay calibrate VIDEOS --weights WEIGHTS/mini.safetensors --out WEIGHTS/mini.profile.json
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
-import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
-from inlay.backbones import Mini, MiniConfig, load_backbone
-from inlay.fill import Lit
-from inlay.fill import paper as paper_shape
-from inlay.fill import plus as plus_shape
-from inlay.research.recipe.ivf import PlanarVideo, decode_ivf, remux_to_ivf
-from inlay.research.recipe.photos import PhotoClips
-from inlay.research.recipe.resident import MixedClips, ResidentClips
-from inlay.train import presets
-from inlay.train.checkpoint import start_from
-from inlay.train.config import TrainConfig
-from inlay.train.loop import fit
-from inlay.train.sampler import fixed_draws
-from inlay.train.tasks import BackboneTask, LitTask, Task
-from inlay.train.together import TogetherTask
-from inlay.train.validate import ValidationSet
+from clips import Clips, TestSet, find_clips, is_held_out, test_set
+from results import look, measure, statistics
+from stages import DEFAULTS, LEARN, TINY, Nets, say, train
+
+from inlay.backbones import Mini, MiniConfig
+from inlay.backbones.mini import tiny
+from inlay.backbones.taef2 import load_taef2
+from inlay.errors import InlayError, MissingError
+from inlay.fill import Lit, LitConfig, paper, plus
+from inlay.measure.lpips import load_lpips
+from inlay.research.recipe.ivf import remux_to_ivf
+from inlay.video.listing import VIDEO_SUFFIXES
 from inlay.weightfile import load_weights, save_weights
 
-TYPICAL_DETAIL = 11.4  # grey levels: the median over the training clips
-CHROMA = ("bicubic", "nearest", "bicubic")  # as inlay.video reads, and now and then as most programs do
-PRESETS = {
-    "backbone": presets.mini_training,
-    "together": presets.together_training,
-    "plus": presets.plus_training,
-    "paper": presets.paper_training,
-}
-HELD_OUT = 24  # one clip in this many is never trained on; the choice goes by name, so it is the same everywhere
+FILES = {"backbone": "mini", "lit": "mini.lit", "paper": "mini.lit-paper"}  # network -> its file, as it ships
+STORED = {"backbone": "int10", "lit": "int8", "paper": "int8"}
+PLAN = Path(__file__).with_name("mini.json")
 
 
-def main() -> None:
+def main() -> int:
     args = parse()
-    {"clips": make_clips, "pack": pack}.get(args.stage, train)(args)
+    try:
+        {"all": make_all, "clips": make_clips, "train": make_networks, "pack": pack}[args.command](args)
+    except InlayError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def make_all(args: argparse.Namespace) -> None:
+    args.run, args.clips, args.weights_out = args.out / "run", args.videos, args.out / "weights"
+    make_networks(args)
+    pack(args)
 
 
 def make_clips(args: argparse.Namespace) -> None:
-    for video in sorted(args.videos.glob("*.mp4")):
-        remux_to_ivf(video, args.out / f"{video.stem}.ivf")
+    for video in sorted(p for p in args.videos.iterdir() if p.suffix.lower() in VIDEO_SUFFIXES):
+        remux_to_ivf(video, args.clips / f"{video.stem}.ivf", frames=args.frames)
 
 
-def train(args: argparse.Namespace) -> None:
-    config = settings(args)
-    clips, held_out = load_clips(args)
-    torch.manual_seed(config.seed)
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def make_networks(args: argparse.Namespace) -> None:
+    """Every stage of the plan."""
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
-    task = TASKS[args.stage](args, config, held_out)
-    held = held_out.entries
-    say(f"{fit(task, clips, config, args.run, resume=True, validate_entries=held, stop_after=args.stop_after)}")
-    if args.device == "cuda":
-        say(f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of GPU memory at most")
+    torch.set_float32_matmul_precision("high")
+    plan = json.loads(args.plan.read_text(encoding="utf-8"))
+    stages = [DEFAULTS | stage | (TINY if args.tiny else {}) for stage in plan["stages"]]
+    if args.taef2 is None:
+        stages = [stage for stage in stages if stage["kind"] != "taef2"]
+    args.run.mkdir(parents=True, exist_ok=True)
+    clips, tests = load(args, device)
+    lpips = load_lpips(args.lpips, device) if args.lpips else None
+    nets = begin(plan, args.weights, tests, device, small=args.tiny)
+    rows: list[dict[str, Any]] = []
+    for stage in stages:
+        if stage["kind"] == "taef2":
+            nets = begin_taef2(plan, args.taef2, tests, device)
+        if stage["kind"] == "paper":
+            nets["paper"].trained_on(stage["size"] // 8)
+        learnt = train(stage, nets, clips, lpips, device, lambda now: look(now, tests))
+        nets = nets | learnt.nets
+        nets["backbone"].latent_mean, nets["backbone"].latent_std = statistics(nets["backbone"], tests)
+        found = measure(nets, stage["kind"], tests, lpips)
+        rows.append({"stage": stage, **learnt.row, **found})
+        (args.run / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        say(json.dumps({k: v for k, v in rows[-1].items() if k not in ("log", "stage", "clips")}))
+        save(nets, stage, args.run)
 
 
-def backbone_task(args: argparse.Namespace, config: TrainConfig, held_out: ValidationSet) -> Task:
-    module = Mini(shape(args))
-    if args.start:
-        say(f"begins from {args.start}; new: {', '.join(start_from(module, args.start)) or 'nothing'}")
-    return BackboneTask(module.to(args.device), config, validation=held_out)
+def load(args: argparse.Namespace, device: str) -> tuple[Clips, dict[str, TestSet]]:
+    """What is trained on, and what is measured on: 33 frames at 256x256, every frame."""
+    frames, size = (9, 64) if args.tiny else (33, 256)
+    paths = find_clips(args.clips)[: args.limit]
+    kept, held = ([p for p in paths if is_held_out(p) == flag] for flag in (False, True))
+    if not kept:
+        raise MissingError(f"no clip to train on in {args.clips}; found {len(paths)} files")
+    folders = sorted(f for f in args.test.iterdir() if f.is_dir()) if args.test else []
+    sets = {f.name: find_clips(f)[: args.limit] for f in folders} | {"held": held or kept[:1]}
+    tests = {n: test_set(p, device=device, dav1d=args.dav1d, frames=frames, size=size) for n, p in sets.items()}
+    clips = Clips(kept, [args.photos] if args.photos else [], device=device, dav1d=args.dav1d, limit=args.limit)
+    say(clips.said)
+    say("measured on " + ", ".join(f"{n} ({len(t[0])})" for n, t in tests.items()))
+    return clips, tests
 
 
-def together_task(args: argparse.Namespace, config: TrainConfig, held_out: ValidationSet) -> Task:
-    meta = load_weights(args.start).meta
-    module = Mini(shape(args), latent_mean=meta.get("latent_mean"), latent_std=meta.get("latent_std"))
-    say(f"begins from {args.start}; new: {', '.join(start_from(module, args.start)) or 'nothing'}")
-    lit = Lit.build(plus_shape())
-    if args.start_lit:
-        start_from(lit, args.start_lit)
-    return TogetherTask(module.to(args.device), lit.to(args.device), config, validation=held_out)
+def begin(plan: dict[str, Any], folder: Path | None, tests: dict[str, TestSet], device: str, *, small: bool) -> Nets:
+    """New networks, with what the weights in `folder` have of them."""
+    channels = plan["channels"]
+    shape = replace(tiny() if small else MiniConfig(), channels=channels)
+    lits = {"lit": replace(plus(), **plan["lit"]), "paper": paper()}
+    backbone = Mini(shape)
+    take(backbone, folder, "backbone", widen_backbone)
+    backbone.weight_hash = "in training"
+    nets: Nets = {"backbone": backbone.to(device).to(memory_format=torch.channels_last)}
+    known = statistics(nets["backbone"], tests)
+    for name, config in lits.items():
+        lit = Lit.build(replace(config, channels=channels, blocks=2 if small else config.blocks))
+        lit.set_statistics(*known)
+        take(lit, folder, name, widen_lit)
+        nets[name] = lit.to(device)
+    return nets
 
 
-def lit_task(args: argparse.Namespace, config: TrainConfig, held_out: ValidationSet) -> Task:
-    backbone = load_backbone("mini", weights=args.backbone, device=args.device)
-    lit = Lit.build({"plus": plus_shape, "paper": paper_shape}[args.kind]())
-    if args.start:
-        start_from(lit, args.start)
-    return LitTask(lit.to(args.device), backbone, config, validation=held_out)
+def begin_taef2(plan: dict[str, Any], folder: Path, tests: dict[str, TestSet], device: str) -> Nets:
+    """TAEF2 as its maker ships it, and a new LIT."""
+    backbone = load_taef2(folder, name="taef2", trust=True).to(device)
+    lit = Lit.build(replace(plus(), channels=backbone.spec.channels, **plan["taef2"]))
+    lit.set_statistics(*statistics(backbone, tests))
+    return {"backbone": backbone, "lit": lit.to(device)}
 
 
-TASKS = {"backbone": backbone_task, "together": together_task, "lit": lit_task}
+def take(net: nn.Module, folder: Path | None, name: str, widen: Any) -> None:
+    """Fill a network from a file of weights, as shipped or as a run has left them."""
+    paths = (
+        []
+        if folder is None
+        else [p for p in (folder / f"{FILES[name]}.safetensors", folder / f"{name}.safetensors") if p.is_file()]
+    )
+    if not paths:
+        return
+    old, want = load_weights(paths[0]).tensors, net.state_dict()
+    for key in set(want) - set(old):  # a block more: it passes on what it is given
+        if key.endswith(("proj.weight", "proj.bias", "down.weight", "down.bias", "near.weight", "near.bias")):
+            want[key].zero_()
+    for key, value in old.items():
+        if key in want and want[key].shape == value.shape:
+            want[key].copy_(value)
+        elif key in want:
+            widen(net, key, want[key], value)
+    net.load_state_dict(want)
+    say(f"{name} begins from {paths[0]}")
 
 
-def shape(args: argparse.Namespace) -> MiniConfig:
-    """The network: as the package has it, or with other numbers of blocks."""
-    if not args.blocks:
-        return MiniConfig()
-    fine, coarse, after_coarse, after_fine = args.blocks
-    return replace(MiniConfig(), encoder_blocks=(fine, coarse), decoder_blocks=(after_coarse, after_fine))
+def widen_backbone(net: Mini, key: str, new: Tensor, old: Tensor) -> None:
+    if key == "decoder.conv_in.weight":  # channels that nobody reads yet
+        new.zero_()
+        new[:, : old.shape[1]] = old
+    else:  # the encoder's last convolution: more outputs
+        new[: len(old)] = old
+
+
+def widen_lit(net: Lit, key: str, new: Tensor, old: Tensor) -> None:
+    now = net.config.channels
+    if key == "in_proj.weight":  # plus: hold, linear, four more; paper: latents
+        was = (old.shape[1] - 4) // 2 if net.config.kind == "plus" else old.shape[1]
+        new.zero_()
+        new[:, :was] = old[:, :was]
+        if net.config.kind == "plus":
+            new[:, now : now + was] = old[:, was : 2 * was]
+            new[:, 2 * now :] = old[:, 2 * was :]
+    elif key.startswith("out_proj"):
+        new.zero_()
+        new[: len(old)] = old
+    else:  # statistics
+        new[: len(old)] = old
+
+
+def save(nets: Nets, stage: dict[str, Any], run: Path) -> None:
+    for name in LEARN[stage["kind"]]:
+        net = nets[name]
+        facts: dict[str, Any] = {"config": asdict(net.config), "stage": stage["name"]}
+        if name == "backbone":
+            facts |= {"latent_mean": list(net.latent_mean), "latent_std": list(net.latent_std)}
+        file = "taef2.lit" if stage["kind"] == "taef2" else name
+        if stage["kind"] == "taef2":
+            facts |= {"backbone": "taef2", "backbone_hash": nets["backbone"].spec.weight_hash}
+        save_weights(run / f"{file}.safetensors", net.state_dict(), facts, stored="fp16")
+
+
+# --- packing ----------------------------------------------------------------------------------------------------------
 
 
 def pack(args: argparse.Namespace) -> None:
-    """The run's best weights in the size they ship in."""
-    weights = load_weights(args.run / "weights.safetensors")
-    save_weights(args.out, weights.tensors, weights.meta, stored=args.stored)
-    say(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")
+    """The networks as they ship: few bits a weight, latents of about unit deviation."""
+    out = args.weights_out
+    out.mkdir(parents=True, exist_ok=True)
+    file = load_weights(args.run / "backbone.safetensors")
+    deviation = sum(file.meta["latent_std"]) / len(file.meta["latent_std"])
+    unit = 2.0 ** round(torch.tensor(deviation).log2().item())  # exact in every precision
+    config = {"config": file.meta["config"]}
+    stats = {name: [v / unit for v in file.meta[name]] for name in ("latent_mean", "latent_std")}
+    backbone = out / f"{FILES['backbone']}.safetensors"
+    save_weights(backbone, in_units(file.tensors, "backbone", unit), config | stats, stored=STORED["backbone"])
+    facts = {"backbone": "mini", "backbone_hash": load_weights(backbone).hash}
+    for name in ("lit", "paper"):
+        path = args.run / f"{name}.safetensors"
+        if path.is_file():
+            lit = load_weights(path)
+            kind = LitConfig(**lit.meta["config"]).kind
+            tensors = in_units(lit.tensors, kind, unit)
+            save_weights(
+                out / f"{FILES[name]}.safetensors", tensors, facts | {"config": lit.meta["config"]}, stored=STORED[name]
+            )
+    other = args.run / "taef2.lit.safetensors"
+    if other.is_file():
+        lit = load_weights(other)
+        save_weights(out / other.name, lit.tensors, lit.meta, stored="int8")
+    for path in sorted(out.glob("*.safetensors")):
+        say(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
 
 
-def settings(args: argparse.Namespace) -> TrainConfig:
-    """The stage's preset, for as long as there is time."""
-    kind = getattr(args, "kind", args.stage)
-    config = PRESETS[kind]()
-    if kind == "paper":  # the paper's recipe, in our time and at our crop
-        own = presets.plus_training().clips
-        config = replace(config, precision="bf16", clips=replace(config.clips, size=own.size, zoom=own.zoom))
-    config = replace(config, steps=10**6, max_seconds=args.seconds)
-    config = replace(config, compile=args.device == "cuda", record=args.device == "cuda")
-    config = replace(config, validate_every=args.validate_every, checkpoint_every=1000, log_every=50)
-    if getattr(args, "tau", None):
-        config = replace(config, tau=(args.tau[0], args.tau[-1]))
-    config = config.with_options(**dict(args.set))
-    if args.tiny:
-        return replace(
-            config, batch=2, clips=replace(config.clips, frames=9, size=64), compile=False, record=False, log_every=1
-        )
-    return config
-
-
-def load_clips(args: argparse.Namespace) -> tuple[MixedClips, ValidationSet]:
-    """What is trained on, and what is not: 33 frames at 256x256, interval 1."""
-    began = time.monotonic()
-    paths = sorted(p for folder in args.clips for p in folder.glob("*.ivf"))[: args.limit]
-    kept, held = ([p for p in paths if is_held_out(p) == flag] for flag in (False, True))
-    videos = decode_ivf([*kept, *held], program=args.dav1d)
-    train = ResidentClips(videos[: len(kept)], names=[p.stem for p in kept], device=args.device, chroma=CHROMA)
-    train.weights = tuple(len(v) * detail(v) ** args.detail_power for v in train.videos)
-    test = ResidentClips(videos[len(kept) :], names=[p.stem for p in held], device=args.device)
-    frames, size = (9, 64) if args.tiny else (33, 256)
-    draws = tuple(fixed_draws(test.entries, frames=frames, size=size))
-    sources, shares = [train], [1.0]
-    if args.photos:
-        sources.append(PhotoClips.from_folder(args.photos, device=args.device))
-        shares = [1 - args.photo_share, args.photo_share]
-    say(f"{len(kept)} clips to train on, {len(draws)} held out, read in {time.monotonic() - began:.1f} s")
-    return MixedClips(sources, shares), ValidationSet(source=test, draws=draws, device=args.device)
-
-
-def detail(video: PlanarVideo) -> float:
-    """How much there is to see, 0.4 to 2.5: differences between neighbouring pixels and frames. Flat, still clips are
-    many and soon learnt; texture under a moving camera is what the network ends up worst at."""
-    y_THW = video.y[::8].float()
-    steps = [(y_THW - torch.roll(y_THW, 1, dims=d)).abs().mean().item() for d in (1, 2)]
-    moved = (video.y[1::8].float() - y_THW[: len(video.y[1::8])]).abs().mean().item()
-    return min(max((sum(steps) + moved) / TYPICAL_DETAIL, 0.4), 2.5)
-
-
-def is_held_out(path: Path) -> bool:
-    return int(hashlib.sha256(path.stem.encode()).hexdigest(), 16) % HELD_OUT == 0
-
-
-def setting(text: str) -> tuple[str, object]:
-    """`lr=1e-3`: a setting of the preset to change."""
-    name, _, value = text.partition("=")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def in_units(tensors: dict[str, Tensor], kind: str, unit: float) -> dict[str, Tensor]:
+    """The same network on latents divided by `unit`."""
+    by = {
+        "backbone": {"encoder.conv_out.weight": 1 / unit, "encoder.conv_out.bias": 1 / unit, "decoder.conv_in.weight": unit},
+        "plus": {"latent_mean": 1 / unit, "latent_std": 1 / unit},
+        "paper": {"latent_mean": 1 / unit, "latent_std": 1 / unit, "in_proj.weight": unit, "out_proj.weight": 1 / unit, "out_proj.bias": 1 / unit},
+    }[kind]  # fmt: skip
+    return {name: tensor * by.get(name, 1.0) for name, tensor in tensors.items()}
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    stages = parser.add_subparsers(dest="stage", required=True)
-    clips = stages.add_parser("clips")
+    commands = parser.add_subparsers(dest="command", required=True)
+    clips = commands.add_parser("clips", help="AV1 videos to .ivf, without encoding them again")
     clips.add_argument("videos", type=Path)
-    clips.add_argument("out", type=Path)
-    for name in ("backbone", "together", "lit"):
-        stage = stages.add_parser(name)
-        stage.add_argument("--clips", type=Path, action="append", required=True)
-        stage.add_argument("--run", type=Path, required=True)
-        stage.add_argument("--from", dest="start", type=Path, metavar="WEIGHTS")
-        stage.add_argument("--photos", type=Path)
-        stage.add_argument("--photo-share", type=float, default=0.1)
-        stage.add_argument("--detail-power", type=float, default=1.0, help="above 1: detailed clips more often")
-        stage.add_argument("--seconds", type=float, default=840.0)
-        stage.add_argument("--stop-after", type=float, default=0.0)
-        stage.add_argument("--validate-every", type=int, default=4000)
-        stage.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE")
-        stage.add_argument("--device", default="cuda")
-        stage.add_argument("--dav1d", default="dav1d")
-        stage.add_argument("--limit", type=int)
-        stage.add_argument("--tiny", action="store_true", help="a rehearsal on a CPU")
-        if name != "lit":
-            stage.add_argument("--blocks", type=int, nargs=4, help="encoder fine and coarse, decoder coarse and fine")
-        if name == "together":
-            stage.add_argument("--from-lit", dest="start_lit", type=Path, metavar="WEIGHTS")
-    stage.add_argument("--backbone", type=Path, required=True)
-    stage.add_argument("--kind", choices=["plus", "paper"], required=True)
-    stage.add_argument("--tau", type=float, nargs="+", help="one threshold, or the ends of a range")
-    packed = stages.add_parser("pack")
-    packed.add_argument("--run", type=Path, required=True)
-    packed.add_argument("--out", type=Path, required=True)
-    packed.add_argument("--stored", default="int8")
+    clips.add_argument("clips", type=Path)
+    clips.add_argument("--frames", type=int, default=65, help="of each video, at most")
+    for name in ("all", "train"):
+        command = commands.add_parser(name, help="everything" if name == "all" else "every stage of the plan")
+        if name == "all":
+            command.add_argument("videos", type=Path)
+            command.add_argument("out", type=Path)
+        else:
+            command.add_argument("clips", type=Path)
+            command.add_argument("run", type=Path)
+        command.add_argument("--plan", type=Path, default=PLAN)
+        command.add_argument("--photos", type=Path)
+        command.add_argument("--test", type=Path)
+        command.add_argument("--lpips", type=Path)
+        command.add_argument("--taef2", type=Path, metavar="FOLDER")
+        command.add_argument("--weights", type=Path, metavar="FOLDER", help="begin from these")
+        command.add_argument("--dav1d", default="dav1d")
+        command.add_argument("--device")
+        command.add_argument("--limit", type=int, help="of clips and photographs")
+        command.add_argument("--tiny", action="store_true", help="a rehearsal on a CPU")
+    packed = commands.add_parser("pack", help="the trained networks in the size they ship in")
+    packed.add_argument("run", type=Path)
+    packed.add_argument("weights_out", type=Path, metavar="weights")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

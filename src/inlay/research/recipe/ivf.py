@@ -145,8 +145,8 @@ def _weigh(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     return total
 
 
-def remux_to_ivf(source: str | Path, target: str | Path) -> Path:
-    """Copy an AV1 stream into an .ivf file, packet by packet: nothing is encoded again.
+def remux_to_ivf(source: str | Path, target: str | Path, *, frames: int | None = None) -> Path:
+    """Copy an AV1 stream, or its first `frames`, into an .ivf file, packet by packet: nothing is encoded again.
 
     The four spare bytes of the ivf header carry the number of the colour matrix, which dav1d does not hand on.
     """
@@ -160,7 +160,7 @@ def remux_to_ivf(source: str | Path, target: str | Path) -> Path:
         stream = container.streams.video[0]
         if stream.codec_context.name not in ("av1", "libdav1d"):
             raise VideoError(f"{source}: its codec is {stream.codec_context.name}, and only AV1 fits into .ivf here")
-        packets = [p for p in container.demux(stream) if p.size]
+        packets = [p for p in container.demux(stream) if p.size][:frames]
         base = Fraction(stream.time_base or Fraction(1, 1000))
         extra = bytes(stream.codec_context.extradata or b"")
         header = extra[4:] if extra[:1] == b"\x81" else b""  # the OBUs of the mp4's `av1C` box

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clips on the GPU: .ivf files decoded once to RGB bytes, batches cut from them by seed and step alone."""
+"""Clips on the GPU: files decoded once to RGB bytes, batches cut from them by seed and step alone."""
 
 from __future__ import annotations
 
@@ -13,34 +13,57 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from compose import compose, photo_bank
 from torch import Tensor
 
 from inlay.errors import MissingError
 from inlay.research.recipe.ivf import PlanarVideo, decode_ivf, i420_to_rgb
 from inlay.train.data import resizing
+from inlay.video.listing import VIDEO_SUFFIXES
 
-HELD_OUT = 24  # as in recipes/mini.py: one clip in this many, by name, is never trained on
+HELD_OUT = 24  # one clip in this many, by name, is never trained on: the choice is the same everywhere
+MOST_FRAMES = 65  # of a video that PyAV reads; .ivf files are cut when they are made
+SHORT_SIDE = 256  # to which it shrinks such a video
+WAYS = ("bicubic", "nearest")  # of upsampling chroma: as inlay.video reads, and as most programs do
 NEAREST = 0.25  # share of clips whose chroma is upsampled as most programs do it
 INTERVALS = (0.6, 0.25, 0.15)  # how often every frame, every second and every third is taken
 OVER = 0.35  # share of compositions whose background is a clip
 TestSet = tuple[list[str], Tensor]  # names, and [n, T, 3, S, S] uint8
 
 
-def find_clips(folders: Sequence[Path]) -> list[Path]:
-    return sorted((p for f in folders for p in f.glob("*.ivf")), key=lambda p: p.stem)
+def find_clips(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise MissingError(f"{folder} is not a folder of clips")
+    return sorted((p for p in folder.iterdir() if p.suffix.lower() in (".ivf", *VIDEO_SUFFIXES)), key=lambda p: p.stem)
 
 
 def is_held_out(path: Path) -> bool:
     return int(hashlib.sha256(path.stem.encode()).hexdigest(), 16) % HELD_OUT == 0
 
 
-def decode(paths: Sequence[Path], dav1d: str) -> list[PlanarVideo]:
-    return decode_ivf(paths, program=dav1d, processes=os.cpu_count() or 1)
+def decode(paths: Sequence[Path], dav1d: str) -> list[PlanarVideo | Tensor]:
+    """.ivf files by dav1d, as planar video; others by PyAV, as [T, 3, H, W] uint8."""
+    bare = [p for p in paths if p.suffix == ".ivf"]
+    found = dict(zip(bare, decode_ivf(bare, program=dav1d, processes=os.cpu_count() or 1), strict=True))
+    return [found[p] if p in found else read_rgb(p) for p in paths]
 
 
-def to_rgb(v: PlanarVideo, device: str, chroma: str) -> Tensor:
+def read_rgb(path: Path) -> Tensor:
+    from inlay.video import read_video  # PyAV, which is not needed for .ivf files
+
+    video = read_video(path, frames=MOST_FRAMES)
+    frames = video.frames.permute(0, 3, 1, 2)
+    scale = SHORT_SIDE / min(frames.shape[-2:])
+    if scale < 1:
+        frames = F.interpolate(frames.float(), scale_factor=scale, mode="bicubic", antialias=True).round().clamp(0, 255)
+    return frames.to(torch.uint8)
+
+
+def to_rgb(v: PlanarVideo | Tensor, device: str, chroma: str) -> Tensor:
     """[T, 3, H, W] uint8 on the device."""
+    if isinstance(v, Tensor):
+        return v.to(device)
     parts = []
     for i in range(0, len(v), 16):
         y, u, w = (p[i : i + 16].to(device) for p in (v.y, v.u, v.v))
@@ -55,8 +78,7 @@ def test_set(paths: Sequence[Path], *, device: str, dav1d: str, frames: int, siz
     for path, v in zip(paths, decode(paths, dav1d), strict=True):
         if len(v) < frames:
             continue
-        first = PlanarVideo(y=v.y[:frames], u=v.u[:frames], v=v.v[:frames], matrix=v.matrix)
-        rgb = to_rgb(first, device, "bicubic")
+        rgb = to_rgb(v, device, "bicubic")[:frames]
         h, w = rgb.shape[-2:]
         side = min(h, w)
         top, left = round(0.5 * (h - side)), round(0.5 * (w - side))
@@ -91,17 +113,16 @@ class Clips:
         began = time.monotonic()
         self.device = device
         videos = decode(paths, dav1d)
-        self.rgb = [[to_rgb(v, device, "bicubic"), to_rgb(v, device, "nearest")] for v in videos]
+        self.rgb = [[to_rgb(v, device, way) for way in WAYS] for v in videos]
         self.motion, self.detail = [], []
-        for v in videos:
-            y, after = v.y[::6].to(device).float(), v.y[1::6].to(device).float()
+        for rgb, _ in self.rgb:
+            y, after = rgb[::6].float().mean(1), rgb[1::6].float().mean(1)
             self.motion.append((after - y[: len(after)]).abs().mean().item())
             self.detail.append(sum(y.diff(dim=d).abs().mean().item() for d in (1, 2)))
         self.bank = photo_bank(photos, device, limit)
-        print(
+        self.said = (
             f"{len(videos)} clips, {len(self.bank)} photographs and drawings, {time.monotonic() - began:.1f} s; "
-            f"median motion {np.median(self.motion):.1f}, detail {np.median(self.detail):.1f}",
-            flush=True,
+            f"median motion {np.median(self.motion):.1f}, detail {np.median(self.detail):.1f}"
         )
 
     def shares(self, frames: int, mix: Mixture) -> np.ndarray:
