@@ -39,7 +39,7 @@ def evaluate(
     metrics: options.Metrics = "auto",
     tau: options.Tau = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="X", help="Budget of rules that take one, instead of ours.")
+        float | None, typer.Option("--rate", metavar="SHARE", help="Budget of rules that take one, instead of ours.")
     ] = None,
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help="Store kept cells first: none, q8, fp16, bf16 or fp32.")
