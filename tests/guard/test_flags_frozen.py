@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 import typer
 
+from inlay.cli.examples import EXAMPLES
 from inlay.cli.main import COMMANDS, GROUPS, app, main
 from inlay.cli.options import CHOICES
 
 MODEL = {"--backbone", "--weights", "--device", "--dtype", "--fill"}
 MASK = {"--tau", "--criterion", "--reference"}
-SPEECH = {"--json", "--quiet"}
+SPEECH = {"--json", "--quiet", "--verbose", "--threads"}  # of every command
 TRUST = {"--trust"}
 BUDGETS = {"--keep", "--tokens", "--bits", "--psnr", "--exact", "--bucket", "--noise"}
 SEEK = {"--from", "--to"}
 STREAM = {"--mode", "--chunk", "--key-every", "--cuts", "--resume"}
 DATA = {"--frames", "--side", "--limit"}
 TRAIN = SPEECH | {
-    "--run", "--preset", "--validate", "--layout", "--device", "--workers", "--resume", "--stop-after"
+    "--run", "--preset", "--validate", "--layout", "--device", "--workers", "--resume", "--stop-after",
+    "--config", "--show-preset",
 }  # fmt: skip
 
 FLAGS: dict[str, set[str]] = {
@@ -32,13 +34,13 @@ FLAGS: dict[str, set[str]] = {
     | SPEECH
     | BUDGETS
     | STREAM
-    | {"--precision", "--size", "--keep-going", "--force", "--curve", "--profile"},
+    | {"--precision", "--size", "--keep-going", "--force", "--curve", "--profile", "--out-dir"},
     "decode": MODEL
     | SPEECH
     | TRUST
     | SEEK
-    | {"--lossless", "--crf", "--keep-going", "--large", "--untrusted", "--force"},
-    "info": {"--json"},
+    | {"--lossless", "--crf", "--keep-going", "--large", "--untrusted", "--force", "--out-dir"},
+    "info": SPEECH,
     "verify": SPEECH | {"--large"},
     "view": MODEL
     | MASK
@@ -47,7 +49,8 @@ FLAGS: dict[str, set[str]] = {
     | {"--mode", "--size", "--curve", "--sheet", "--original", "--large", "--force"},
     "compare": SPEECH | {"--metrics", "--size", "--device"},
     "demo": SPEECH | {"--video", "--out", "--size", "--frames", "--tau", "--fill", "--backbone", "--device", "--force"},
-    "serve": {
+    "serve": SPEECH
+    | {
         "--host",
         "--port",
         "--max-mb",
@@ -59,9 +62,9 @@ FLAGS: dict[str, set[str]] = {
         "--names",
         "--max-work",
     }
-    | {"--threads", "--fill", "--backbone", "--weights", "--device"},
-    "doctor": {"--json"},
-    "backbones": {"--json"},
+    | {"--fill", "--backbone", "--weights", "--device"},
+    "doctor": SPEECH,
+    "backbones": SPEECH,
     "fetch": SPEECH | {"--folder", "--force"},
     "calibrate": MODEL - {"--fill"} | TRUST | SPEECH | DATA | {"--out", "--layout", "--split", "--force"},
     "eval": MODEL
@@ -163,6 +166,47 @@ def test_flags_are_those_agreed_on() -> None:
             got[name] = {flag for flag in got[name] if flag.replace("--no-", "--") not in settings}
     assert long_flags(typer.main.get_command(app)) == ROOT
     assert got == FLAGS
+
+
+OFF_UNLESS_GIVEN = {  # flags that ask for something more, or set what is otherwise not there
+    "keep", "tokens", "bits", "psnr", "bucket_seconds", "curve", "sheet", "original", "weights", "profile", "out",
+    "out_dir", "start_seconds", "end_seconds", "rate", "reconstructions", "report", "address", "folder", "lit", "also",
+    "page", "data_davis", "data_bench", "against", "text", "init", "init_lit", "config", "show_preset", "shape",
+    "backbone", "names",
+}  # fmt: skip
+
+
+def test_every_flag_shows_its_default() -> None:
+    from inlay.train.config import option_fields
+
+    settings = {field.name for _, field in option_fields()}  # whose defaults are the preset's: --show-preset
+    for name, command in commands().items():
+        for p in command.params:
+            silent = (
+                p.default is None and not p.required and "[default: " not in p.help and p.param_type_name == "option"
+            )
+            known = p.name in OFF_UNLESS_GIVEN | (settings if name.startswith("train ") else set())
+            assert not silent or known, f"{name} {p.opts[0]}: the help does not say what holds without it"
+            assert p.show_default or "[default: " in p.help, f"{name} {p.opts[0]}: its default is hidden"
+
+
+def test_every_command_has_examples_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(EXAMPLES) == set(commands())
+    for name, lines in EXAMPLES.items():
+        assert main([*name.split(), "--help"]) == 0
+        assert "\n".join(f"  {line}" for line in lines) in capsys.readouterr().out.split("Examples:\n")[1]
+
+
+def test_flags_stand_under_headings_and_none_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, command in commands().items():
+        assert main([*name.split(), "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert all(re.search(rf"^  (-\w, )?{p.opts[0]}\b", shown, re.M) for p in command.params if p.opts[0][0] == "-")
+        assert "\nScreen and machine:\n" in shown
+    main(["train", "lit", "--help"])
+    heads = re.findall(r"^(\w[^:\n]*):$", capsys.readouterr().out, re.M)
+    wanted = ["Training", "Clips", "Loss", "Optimiser"]
+    assert [head.split(",")[0] for head in heads if "preset" in head] == wanted
 
 
 def test_every_flag_and_argument_explains_itself() -> None:

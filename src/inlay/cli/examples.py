@@ -27,7 +27,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command -> lines; what follows # is 
     ),
     "demo": (
         "inlay demo                                           # a clip made by code, into demo/",
-        "inlay demo --video clip.mp4 --out mine",
+        "inlay demo --video clip.mp4 --out mine --frames 33",
     ),
     "serve": ("inlay serve --port 7861                              # then open the address that it prints",),
     "tokenize": (

@@ -52,7 +52,12 @@ Precision = Annotated[
     str, typer.Option("--precision", metavar="NAME", help=f"How kept cells are stored: {_one_of('precision')}.")
 ]
 Fill = Annotated[
-    str | None, typer.Option("--fill", metavar="NAME", help=f"How dropped cells come back: {_one_of('fill')}.")
+    str | None,
+    typer.Option(
+        "--fill",
+        metavar="NAME",
+        help=f"How dropped cells come back: {_one_of('fill')}.  [default: what the file, or the model, says]",
+    ),
 ]
 Keep = Annotated[
     float | None, typer.Option("--keep", metavar="SHARE", help="Never keep more than this share of the cells (0 to 1).")
