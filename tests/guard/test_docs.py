@@ -77,7 +77,7 @@ def test_pictures_are_small_enough_for_a_page() -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("mkdocs") is None or find_spec("material") is None or find_spec("mkdocstrings") is None:
-        pytest.skip("mkdocs-material and mkdocstrings are not installed; pip install 'inlay[docs]'")
+        pytest.skip("mkdocs-material and mkdocstrings are not installed; pip install '.[docs]'")
     out = tmp_path_factory.mktemp("site")
     # without --quiet, which would hush the warnings that --strict counts
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]

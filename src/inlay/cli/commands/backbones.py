@@ -36,12 +36,12 @@ def weights_of(entry: Entry) -> str:
     if entry.source is None:
         return "shipped"
     from inlay.backbones.hub import cached
-    from inlay.errors import MissingError
+    from inlay.errors import MissingError, install_line
 
     try:
         return "cached" if cached(entry.source) else "to fetch, gated" if entry.source.gated else "to fetch"
     except MissingError:
-        return "to fetch; needs pip install 'inlay[hf]'"
+        return f"to fetch; needs: {install_line('hf')}"
 
 
 def line(r: dict[str, Any]) -> str:

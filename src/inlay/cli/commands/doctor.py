@@ -12,7 +12,7 @@ from typing import Any
 
 from inlay import __version__
 from inlay.cli.screen import Screen
-from inlay.errors import InlayError
+from inlay.errors import InlayError, install_line
 from inlay.origin import commit, version_text
 
 WEIGHTS = Path(__file__).parents[2] / "weights"
@@ -61,7 +61,7 @@ def _rows(record: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append((f"weights {name}", path or "not found; run: inlay fetch metrics"))
     for extra, packages in record["extras"].items():
         missing = not all(packages.values())
-        hint = f"; to complete: pip install 'inlay[{extra}]'" if missing else ""
+        hint = f"; to complete: {install_line(str(extra))}" if missing else ""
         rows.append((f"extra {extra}", _listed(packages) + hint))
     rows += [(name, "yes" if there else "no") for name, there in record["able"].items()]
     rows += [(f"fast path {i}", f"{name}: {state}") for i, (name, state) in enumerate(record["fast_paths"].items(), 1)]
