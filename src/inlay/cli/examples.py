@@ -52,7 +52,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command -> lines; what follows # is 
         "inlay study docs --out study/ --page results.md      # a page from what the studies left",
     ),
     "bench": ("inlay bench --sizes 64x64 --frames 9 --stages encode,mask,decode --repeats 1",),
-    "cache make": ("inlay cache make videos/ latents/ --format diffsynth --backbone mini --frames 9 --size 64",),
+    "cache make": (
+        "inlay cache make videos/ latents/ --format musubi-wan --backbone mini --frames 9 --size 64  # or wan-2.1",
+    ),
     "cache pack": ("inlay cache pack latents/ packed/ --keep 0.5 --verify",),
     "cache unpack": ("inlay cache unpack packed/ restored/",),
     "cache verify": ("inlay cache verify packed/ --against latents/",),
