@@ -15,7 +15,7 @@ from inlay.cli.failures import explain
 from inlay.cli.paths import STREAM, TOKEN_SUFFIX
 from inlay.cli.screen import Rows, Screen
 from inlay.errors import InlayError, OutputError, TokenFileError, UsageError, VideoError
-from inlay.files import kind_of
+from inlay.files import kind_of, portable_name
 
 DECODED = ".decoded"  # at the end of the name of what `inlay decode` wrote
 
@@ -88,7 +88,7 @@ def _items(word: str, suffixes: tuple[str, ...], error: type[InlayError], what: 
         if not names:
             raise error(f"{word}: no file has such a name")
         return [Input(source=name, name=Path(name).stem) for name in names]
-    return [Input(source=word, name=place.stem)]
+    return [Input(source=word, name=portable_name(place.stem))]  # an address may end in a port
 
 
 def targets(inputs: Inputs, folder: str, suffix: str) -> dict[Input, str]:

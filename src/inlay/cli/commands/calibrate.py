@@ -11,7 +11,7 @@ import typer
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen, clips_text
 from inlay.errors import VideoError
-from inlay.files import atomic
+from inlay.files import atomic, portable_name
 
 
 def calibrate(
@@ -29,7 +29,7 @@ def calibrate(
 
     One pass of the encoder over the clips. `inlay encode --profile FILE` takes its default tau from it.
     """
-    target = out or f"{Path(model.backbone).name}.profile.json"
+    target = out or f"{portable_name(Path(model.backbone).name)}.profile.json"
     paths.output(target, force=force, what="a profile", suffixes=(".json",))
 
     from inlay.codec import encode_clip
