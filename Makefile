@@ -22,7 +22,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo test test-all lint check docs dist format golden fuzz soak clean
+.PHONY: help demo test test-all lint check docs numbers dist format golden fuzz soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ lint: $(DEV_STAMP) ## lint, formatting, types
 	$(BIN)/mypy
 
 check: lint test ## lint, formatting, types, then the tests
+
+numbers: $(DEV_STAMP) ## fill the numbers of README, site and model card from the records in benchmarks/
+	$(BIN)/python benchmarks/fill_numbers.py
+	$(BIN)/python benchmarks/speed_tables.py
+	$(BIN)/inlay study docs --out benchmarks/studies --page docs/results.md
 
 docs: $(DEV_STAMP) ## build the documentation into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

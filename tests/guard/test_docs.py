@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import inlay
-from tests.guard.tree import ROOT, project_files
+from tests.guard.tree import ROOT, project_files, text_files
 
 MARKDOWN = sorted(p for p in project_files() if p.suffix == ".md")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -66,6 +67,28 @@ def test_examples_name_what_there_is(path: Path) -> None:
                 assert not missing, f"{path}: {node.module} has no {missing}"
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "inlay":
                 assert hasattr(inlay, node.attr), f"{path}: there is no inlay.{node.attr}"
+
+
+def test_the_version_is_one_and_has_release_notes() -> None:
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    notes = re.findall(r"^## (\S+)$", (ROOT / "docs" / "releases.md").read_text(encoding="utf-8"), re.M)
+    assert stated == inlay.__version__ == notes[0]
+    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert heads[0] == "Unreleased" and set(heads[1:]) <= set(notes)
+
+
+def test_nothing_sends_users_to_an_index_that_has_no_inlay() -> None:
+    for path in (p for p in text_files() if p.suffix in (".md", ".py") and p.name != "test_docs.py"):
+        found = re.findall(
+            r"pip install[^\n`;#]*[ \t]['\"]?inlay(?:\[[\w,]*\])?['\"]?(?=[\s`;)]|$)", path.read_text(encoding="utf-8")
+        )
+        assert not found, f"{path}: {found}; install from a checkout or a wheel"
+
+
+def test_extras_are_listed_once_with_what_they_bring() -> None:
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").split("## Extras")[1].split("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \| \S", table, re.M)) == sorted(stated)
 
 
 def test_pictures_are_small_enough_for_a_page() -> None:
