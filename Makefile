@@ -17,6 +17,7 @@ FRAMES ?= 100000
 REQUESTS ?= 200
 SEED ?= 1
 RECORD ?=
+REPOSITORY ?=
 # The first interpreter that runs and is new enough; PYTHON=... on the command line overrules the search.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -51,8 +52,8 @@ numbers: $(DEV_STAMP) ## fill the numbers of README, site and model card from th
 	$(BIN)/python benchmarks/speed_tables.py
 	$(BIN)/inlay study docs --out benchmarks/studies --page docs/results.md
 
-docs: $(DEV_STAMP) ## build the documentation into build/site; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+docs: $(DEV_STAMP) ## build the documentation into build/site; a warning is an error; REPOSITORY=address is linked on top
+	NO_MKDOCS_2_WARNING=1 INLAY_REPOSITORY="$(REPOSITORY)" $(BIN)/mkdocs build --strict
 
 dist: $(DEV_STAMP) ## build the wheel and the source archive into dist/, the commit in both
 	rm -rf dist

@@ -80,7 +80,7 @@ def test_the_version_is_one_and_has_release_notes() -> None:
 def test_nothing_sends_users_to_an_index_that_has_no_inlay() -> None:
     for path in (p for p in text_files() if p.suffix in (".md", ".py") and p.name != "test_docs.py"):
         found = re.findall(
-            r"pip install[^\n`;#]*[ \t]['\"]?inlay(?:\[[\w,]*\])?['\"]?(?=[\s`;)]|$)", path.read_text(encoding="utf-8")
+            r"pip install[^\n`;#]*[ \t]['\"]?inlay(?:\[[\w,]*\])?['\"]?(?! @)(?=[\s`;)]|$)", path.read_text(encoding="utf-8")
         )
         assert not found, f"{path}: {found}; install from a checkout or a wheel"
 
