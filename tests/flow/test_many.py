@@ -181,6 +181,13 @@ def test_info_and_verify_of_a_folder(run: Run, tokens: Path, tmp_path: Path) -> 
     assert code == 4 and "no such file" in err
 
 
+def test_debug_shows_where_one_of_many_failed(run: Run, tokens: Path, tmp_path: Path) -> None:
+    words = ["info", tokens / "a.inlay", tmp_path / "no.inlay"]
+    assert "Traceback" not in run(*words)[2]
+    code, text, err = run(*words, "--debug")
+    assert code == 4 and "5 frames" in text and "Traceback" in err and "\ninlay: 1 of 2 done, 1 failed" in err
+
+
 def test_untrusted_files_are_decoded_one_by_one(run: Run, tokens: Path, tmp_path: Path) -> None:
     code, _, err = run("decode", tokens, "--out-dir", tmp_path, "--untrusted")
     assert code == 2 and "one by one" in err

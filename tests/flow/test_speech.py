@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -43,6 +42,17 @@ def test_threads_are_set_for_the_command_and_then_as_before(
         assert "(--threads)" in capsys.readouterr().err
 
 
+def test_the_threads_of_tokenize_are_those_of_each_process() -> None:
+    from inlay.errors import ConfigError
+    from inlay.scale import RunConfig
+    from inlay.scale.workers import cores, threads_for
+
+    assert threads_for(RunConfig(workers=2, threads=3), "cpu") == 3
+    assert threads_for(RunConfig(workers=1), "cpu") == cores()
+    with pytest.raises(ConfigError, match="counted from 1"):
+        RunConfig(threads=0)
+
+
 def test_verbose_says_what_was_loaded_and_what_it_cost_on_stderr(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +76,8 @@ def test_the_version_has_its_commit(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals of other systems")
 def test_progress_on_a_terminal_has_frames_a_second_and_the_time_left(tmp_path: Path) -> None:
+    import pty  # which Windows has not
+
     code = (
         "import time\n"
         "from inlay.cli.screen import Screen\n"

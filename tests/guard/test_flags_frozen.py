@@ -197,6 +197,14 @@ def test_every_command_has_examples_in_its_help(capsys: pytest.CaptureFixture[st
         assert "\n".join(f"  {line}" for line in lines) in capsys.readouterr().out.split("Examples:\n")[1]
 
 
+@pytest.mark.parametrize(("group", "line"), [("", "inlay encode clip.mp4"), ("train", "inlay train lit videos/")])
+def test_groups_have_examples_too(group: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*group.split(), "--help"]) == 0
+    shown, examples = capsys.readouterr().out.split("Examples:\n")
+    assert f"  {line}" in examples
+    assert re.search(rf"^  {line.split()[1 + bool(group)]}  +\w", shown, re.M), "its commands are listed"
+
+
 def test_flags_stand_under_headings_and_none_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
     for name, command in commands().items():
         assert main([*name.split(), "--help"]) == 0
@@ -275,7 +283,8 @@ def test_default_quality_is_the_video_writers() -> None:
 
 def test_help_lists_every_command_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    _, *panels = re.split(r"^(Use|Train|Measure|Research):\n", capsys.readouterr().out, flags=re.M)
+    listed = capsys.readouterr().out.split("\nExamples:\n")[0]
+    _, *panels = re.split(r"^(Use|Train|Measure|Research):\n", listed, flags=re.M)
     found = {head: re.findall(r"^  (\w+) ", text, re.M) for head, text in zip(panels[::2], panels[1::2], strict=True)}
     assert list(found) == ["Use", "Train", "Measure", "Research"]
     assert sorted(name for names in found.values() for name in names) == sorted({*COMMANDS, *GROUPS})

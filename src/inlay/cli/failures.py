@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import traceback
+from contextvars import ContextVar
 from typing import Any
 
 import typer
@@ -11,6 +13,7 @@ import typer
 from inlay.errors import INTERRUPTED, OUT_OF_MEMORY, InlayError, Terminated, UsageError
 
 _NO_MEMORY = re.compile(r"can't allocate memory|CUDA out of memory|not enough memory")  # as torch and x264 say it
+TRACING = ContextVar("tracing", default=False)  # --debug: show where an error came from
 MEANING = {  # where the name alone does not say it
     "--keep-going": "--keep-going uses what is intact",
     "--large": "--large takes it",
@@ -20,6 +23,8 @@ MEANING = {  # where the name alone does not say it
 
 def explain(error: BaseException, command: Any) -> tuple[str, int]:
     """What a person needs to know of an error of a typer command, in one line, and the exit code."""
+    if TRACING.get():
+        traceback.print_exception(error)
     message, code = _diagnose(error)
     flags = _flags(error.about, command) if isinstance(error, InlayError) else []
     hint = f" ({', '.join(flags)})" if flags else ""

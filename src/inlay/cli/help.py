@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from inlay.cli.examples import EXAMPLES
 
 COMMAND_PANELS = ("Use", "Train", "Measure", "Research")
+FIRST = ("encode", "info", "decode", "compare", "view", "demo")  # commands that one begins with
 FLAG_PANELS = {  # heading -> the parameters below it, wherever a command has them; others stand under Options, first
     "Budget": ("tau", "keep", "tokens", "bits", "psnr", "loss", "exact", "bucket_seconds", "noise"),
     "Tokens": ("criterion", "reference", "precision", "step"),
@@ -25,11 +27,20 @@ class PanelGroup(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         limit = formatter.width - 6 - max(map(len, self.commands))
-        for panel in (*COMMAND_PANELS, None):
-            own = [c for c in self.commands.values() if getattr(c, "rich_help_panel", None) == panel]
+        panels: dict[str, list[Any]] = {panel: [] for panel in (*COMMAND_PANELS, "Commands")}
+        for command in self.commands.values():
+            named = getattr(command, "rich_help_panel", None)
+            panels[named if named in COMMAND_PANELS else "Commands"].append(command)
+        for panel, own in panels.items():
             if own:
-                with formatter.section(panel or "Commands"):
+                with formatter.section(panel):
                     formatter.write_dl([(c.name, c.get_short_help_str(limit)) for c in own])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The first example of each command; of all commands, those that one begins with."""
+        below = ctx.command_path.split()[1:]
+        names = [" ".join([*below, name]) for name in (self.commands if below else FIRST)]
+        _write_examples(formatter, [EXAMPLES[name][0] for name in names])
 
 
 class PanelCommand(typer.core.TyperCommand):
@@ -63,10 +74,13 @@ class PanelCommand(typer.core.TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The examples as they are typed, unwrapped."""
-        name = " ".join(ctx.command_path.split()[1:])
-        with formatter.section("Examples"):
-            for line in EXAMPLES.get(name, ()):
-                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        _write_examples(formatter, EXAMPLES[" ".join(ctx.command_path.split()[1:])])
+
+
+def _write_examples(formatter: Any, lines: Sequence[str]) -> None:
+    with formatter.section("Examples"):
+        for line in lines:
+            formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
 def _panel(parameter: Any) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -33,7 +32,7 @@ from inlay.cli.commands import (
     view,
 )
 from inlay.cli.commands import eval as evaluation
-from inlay.cli.failures import explain
+from inlay.cli.failures import TRACING, explain
 from inlay.cli.help import PanelCommand, PanelGroup
 from inlay.cli.options import with_flags
 from inlay.errors import PIPE_CLOSED, Terminated, UsageError
@@ -108,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _terminate)
     if "_INLAY_COMPLETE" in os.environ:  # the shell asks for completions: typer's own runner knows how
         app(args, prog_name="inlay")
-    debug = os.environ.get("INLAY_DEBUG", "0") not in ("", "0") or "--debug" in args
+    TRACING.set(os.environ.get("INLAY_DEBUG", "0") not in ("", "0") or "--debug" in args)
     try:
         code = _invoke([a for a in args if a != "--debug"])
         sys.stdout.flush()
@@ -116,8 +115,6 @@ def main(argv: list[str] | None = None) -> int:
         _hush_stdout()
         return PIPE_CLOSED
     except (KeyboardInterrupt, Exception) as error:
-        if debug:
-            traceback.print_exc()
         message, code = _explain(error, args)
         sys.stderr.write(f"{message}\n")
     return code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inlay.cli import options
-from inlay.cli.help import PanelCommand
+from inlay.cli.help import PanelCommand, PanelGroup
 from inlay.cli.screen import Screen
 from inlay.errors import TokenFileError
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from inlay.tokenizer import Tokenizer
 
 app = typer.Typer(
-    help="Latent caches of trainers: pack them into tokens, unpack them, make them from videos.", no_args_is_help=True
+    cls=PanelGroup,
+    help="Latent caches of trainers: pack them into tokens, unpack them, make them from videos.",
+    no_args_is_help=True,
 )
 
 FORMAT_NAMES = "musubi-wan, musubi-hv, musubi-hv15, diffsynth, simpletuner, ltx, fastvideo"

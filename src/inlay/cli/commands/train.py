@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from inlay.cli import options
-from inlay.cli.help import PanelCommand
+from inlay.cli.help import PanelCommand, PanelGroup
 from inlay.cli.screen import Screen
 from inlay.errors import UsageError, pick
 from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig, option_fields
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from inlay.train.loop import TrainResult
     from inlay.train.runs import RunOptions
 
-app = typer.Typer(help="Train a LIT, the embedded backbone, or both at once.", no_args_is_help=True)
+app = typer.Typer(cls=PanelGroup, help="Train a LIT, the embedded backbone, or both at once.", no_args_is_help=True)
 METAVARS: dict[Any, str | None] = {int: "N", float: "X", str: "NAME", bool: None}
 PANELS = {"": "Training", "clips": "Clips", "loss": "Loss", "optim": "Optimiser"}  # headings of the settings
 
