@@ -17,18 +17,22 @@ FRAMES ?= 100000
 REQUESTS ?= 200
 SEED ?= 1
 RECORD ?=
+REPOSITORY ?=
 # The first interpreter that runs and is new enough; PYTHON=... on the command line overrules the search.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo test test-all lint check docs format golden fuzz soak clean
+.PHONY: help demo test test-all lint check docs numbers dist format golden fuzz soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(DEMO_STAMP) ## a clip becomes tokens and comes back: built-in clip, or VIDEO=path; results in OUT=demo
 	@$(BIN)/inlay demo --out "$(OUT)" --force $(if $(VIDEO),--video "$(VIDEO)")
+	@echo
+	@echo "Next: $(BIN)/inlay encode clip.mp4"
+	@echo "To call it inlay: source $(BIN)/activate   (Windows: $(VENV)\\Scripts\\activate)"
 
 test: $(DEV_STAMP) ## run the tests (without the slow ones)
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
@@ -43,8 +47,18 @@ lint: $(DEV_STAMP) ## lint, formatting, types
 
 check: lint test ## lint, formatting, types, then the tests
 
-docs: $(DEV_STAMP) ## build the documentation into build/site; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+numbers: $(DEV_STAMP) ## fill the numbers of README, site and model card from the records in benchmarks/
+	$(BIN)/python benchmarks/fill_numbers.py
+	$(BIN)/python benchmarks/speed_tables.py
+	$(BIN)/inlay study docs --out benchmarks/studies --page docs/results.md
+
+docs: $(DEV_STAMP) ## build the documentation into build/site; a warning is an error; REPOSITORY=address is linked on top
+	NO_MKDOCS_2_WARNING=1 INLAY_REPOSITORY="$(REPOSITORY)" $(BIN)/mkdocs build --strict
+
+dist: $(DEV_STAMP) ## build the wheel and the source archive into dist/, the commit in both
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	@echo "Install it anywhere: pip install -c constraints.txt dist/*.whl"
 
 format: $(DEV_STAMP) ## let ruff sort imports and format the code
 	$(BIN)/ruff check --fix .

@@ -83,12 +83,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """The theme would fetch a stand-in for workers from the net; ours lies beside the pages."""
-    return SHIM.sub('src="worker.js"', output)
+    """The theme would fetch a stand-in for workers, and facts on the repository, from the net: one lies beside the
+    pages, the others are left out."""
+    return SHIM.sub('src="worker.js"', output).replace(' data-md-component="source"', "")
 
 
 def on_post_template(output: str, template_name: str, config: Any) -> str:
-    return SHIM.sub('src="worker.js"', output)
+    return on_post_page(output, None, config)
 
 
 def _home(page: str) -> Path:

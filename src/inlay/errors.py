@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
+import shlex
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TypeVar
@@ -114,5 +116,21 @@ def require(module: str, *, extra: str = "") -> ModuleType:
         if error.name is not None and error.name.split(".")[0] != module.split(".")[0]:
             raise
         package = module.split(".")[0]
-        wanted = f"'inlay[{extra}]'" if extra else package
-        raise MissingError(f"{package} is not installed; run: pip install {wanted}") from error
+        raise MissingError(f"{package} is not installed; run: {install_line(extra, package)}") from error
+
+
+def install_line(extra: str, package: str = "") -> str:
+    """What to type to get the packages of an extra: by their own names, for Inlay itself is in no index.
+
+    >>> install_line("", "av")
+    'pip install av'
+    """
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        lines = requires("inlay") or []
+    except PackageNotFoundError:  # a source tree that was never installed declares nothing
+        lines = []
+    mark = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
+    wanted = [line.partition(";")[0].strip() for line in lines if extra and mark.search(line)]
+    return f"pip install {shlex.join(wanted or [package])}" + (f"  # the extra {extra}" if wanted else "")

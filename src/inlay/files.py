@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -21,6 +22,15 @@ KINDS = {  # what may stand where a file was expected -> what people call it
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
+
+
+def portable_name(text: str) -> str:
+    """A name for a file, made from a name of something else, that Windows takes too: no colon, no separators.
+
+    >>> portable_name("module:Class")
+    'module-Class'
+    """
+    return re.sub(r'[<>:"/\\|?*\x00-\x1f]+', "-", text).rstrip(". ") or "unnamed"
 
 
 def kind_of(path: Path) -> str | None:

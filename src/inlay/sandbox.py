@@ -62,7 +62,7 @@ def faults_of(path: str | os.PathLike[str], *, memory_mb: int = CHECK_MB, second
         return [str(error)]
     if done.returncode not in (0, TokenFileError.exit_code):
         return [f"it could not be checked (exit code {done.returncode})"]
-    return [problem for file in json.loads(done.stdout)["files"] for problem in file["problems"]]
+    return list(json.loads(done.stdout)["problems"])
 
 
 def _end(child: subprocess.Popen[str]) -> None:

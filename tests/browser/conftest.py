@@ -23,7 +23,7 @@ LIMITS = ["--max-seconds", "1", "--max-mb", "2", "--max-side", "320"]
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `inlay serve` listens; its folder must be gone once it is told to end."""
-    pytest.importorskip("gradio", reason="the page needs Gradio; pip install 'inlay[web]'")
+    pytest.importorskip("gradio", reason="the page needs Gradio; pip install '.[web]'")
     home = tmp_path_factory.mktemp("server")
     log = home / "log"
     command = [sys.executable, "-m", "inlay", "serve", "--port", "0", "--backbone", "mini-untrained", *LIMITS]

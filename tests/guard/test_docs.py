@@ -9,16 +9,24 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import inlay
-from tests.guard.tree import ROOT, project_files
+from tests.guard.tree import ROOT, project_files, text_files
 
 MARKDOWN = sorted(p for p in project_files() if p.suffix == ".md")
+REPOSITORY = "https://github.com/example/inlay"  # as `make docs REPOSITORY=...` names it
+SCREENS = {"desk": (1280, 800), "phone": (390, 844)}
+TOO_WIDE = """() => [...document.querySelectorAll("pre > code")]
+    .filter(code => code.scrollWidth > code.clientWidth + 1 && !code.closest(".diagram"))
+    .map(code => code.innerText.slice(0, 60))"""
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 FENCE = re.compile(r"^```.*?^```", re.S | re.M)
@@ -68,6 +76,29 @@ def test_examples_name_what_there_is(path: Path) -> None:
                 assert hasattr(inlay, node.attr), f"{path}: there is no inlay.{node.attr}"
 
 
+def test_the_version_is_one_and_has_release_notes() -> None:
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    notes = re.findall(r"^## (\S+)$", (ROOT / "docs" / "releases.md").read_text(encoding="utf-8"), re.M)
+    assert stated == inlay.__version__ == notes[0]
+    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert heads[0] == "Unreleased" and set(heads[1:]) <= set(notes)
+
+
+def test_nothing_sends_users_to_an_index_that_has_no_inlay() -> None:
+    for path in (p for p in text_files() if p.suffix in (".md", ".py") and p.name != "test_docs.py"):
+        found = re.findall(
+            r"pip install[^\n`;#]*[ \t]['\"]?inlay(?:\[[\w,]*\])?['\"]?(?! @)(?=[\s`;)]|$)",
+            path.read_text(encoding="utf-8"),
+        )
+        assert not found, f"{path}: {found}; install from a checkout or a wheel"
+
+
+def test_extras_are_listed_once_with_what_they_bring() -> None:
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").split("## Extras")[1].split("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \| \S", table, re.M)) == sorted(stated)
+
+
 def test_pictures_are_small_enough_for_a_page() -> None:
     film = ROOT / "docs" / "pictures" / "film.webp"
     assert film.stat().st_size < 3_000_000
@@ -77,11 +108,11 @@ def test_pictures_are_small_enough_for_a_page() -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("mkdocs") is None or find_spec("material") is None or find_spec("mkdocstrings") is None:
-        pytest.skip("mkdocs-material and mkdocstrings are not installed; pip install 'inlay[docs]'")
+        pytest.skip("mkdocs-material and mkdocstrings are not installed; pip install '.[docs]'")
     out = tmp_path_factory.mktemp("site")
     # without --quiet, which would hush the warnings that --strict counts
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    quiet = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    quiet = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true", "INLAY_REPOSITORY": REPOSITORY}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **quiet})
     assert done.returncode == 0, done.stdout + done.stderr
     return out
@@ -105,22 +136,51 @@ def test_the_site_needs_nothing_from_the_net(site: Path) -> None:
         assert not fetched, f"{page.name} fetches {fetched}"
 
 
-@pytest.mark.slow
-def test_the_site_can_be_searched_from_a_folder(site: Path) -> None:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
     with api.sync_playwright() as engine:
         try:
             browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         except api.Error as error:
             pytest.skip(f"no chromium could be started: {str(error).splitlines()[0]}")
-        page, asked = browser.new_page(viewport={"width": 1280, "height": 800}), []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "index.html").as_uri())
-        page.locator(".md-search__input").click(force=True)
-        page.keyboard.type("bucket")
-        page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+        yield browser
         browser.close()
+
+
+@pytest.mark.slow
+def test_the_site_can_be_searched_from_a_folder(site: Path, browser: Any) -> None:
+    page, asked = browser.new_page(viewport={"width": 1280, "height": 800}), []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.locator(".md-search__input").click(force=True)
+    page.keyboard.type("bucket")
+    page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+    found = [link.get_attribute("href") for link in page.locator(".md-search-result__link").all()]
+    page.close()
+    assert any("budgets.html" in link for link in found), found
     assert not [url for url in asked if not url.startswith(("file:", "data:"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("screen", SCREENS)
+def test_code_fits_its_box(screen: str, site: Path, browser: Any) -> None:
+    width, height = SCREENS[screen]
+    page, wide = browser.new_page(viewport={"width": width, "height": height}), {}
+    for place in sorted(site.glob("*.html")):
+        page.goto(place.as_uri())
+        wide |= {place.name: found} if (found := page.evaluate(TOO_WIDE)) else {}
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{place.name} is wider than the screen"
+    page.close()
+    assert not wide
+
+
+@pytest.mark.slow
+def test_every_page_links_to_the_repository_and_the_log_is_for_developers(site: Path) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    assert f'href="{REPOSITORY}"' in text
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("  - Development:")[1]
+    assert "log.md" in menu and "design.md" in menu
 
 
 @pytest.mark.slow

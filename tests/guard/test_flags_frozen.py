@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 import typer
 
+from inlay.cli.examples import EXAMPLES
 from inlay.cli.main import COMMANDS, GROUPS, app, main
 from inlay.cli.options import CHOICES
 
 MODEL = {"--backbone", "--weights", "--device", "--dtype", "--fill"}
 MASK = {"--tau", "--criterion", "--reference"}
-SPEECH = {"--json", "--quiet"}
+SPEECH = {"--json", "--quiet", "--verbose", "--threads"}  # of every command
 TRUST = {"--trust"}
 BUDGETS = {"--keep", "--tokens", "--bits", "--psnr", "--exact", "--bucket", "--noise"}
 SEEK = {"--from", "--to"}
 STREAM = {"--mode", "--chunk", "--key-every", "--cuts", "--resume"}
 DATA = {"--frames", "--side", "--limit"}
 TRAIN = SPEECH | {
-    "--run", "--preset", "--validate", "--layout", "--device", "--workers", "--resume", "--stop-after"
+    "--run", "--preset", "--validate", "--layout", "--device", "--workers", "--resume", "--stop-after",
+    "--config", "--show-preset",
 }  # fmt: skip
 
 FLAGS: dict[str, set[str]] = {
@@ -32,13 +34,13 @@ FLAGS: dict[str, set[str]] = {
     | SPEECH
     | BUDGETS
     | STREAM
-    | {"--precision", "--step", "--size", "--keep-going", "--force", "--curve", "--profile"},
+    | {"--precision", "--step", "--size", "--keep-going", "--force", "--curve", "--profile", "--out-dir"},
     "decode": MODEL
     | SPEECH
     | TRUST
     | SEEK
-    | {"--lossless", "--crf", "--keep-going", "--large", "--untrusted", "--force"},
-    "info": {"--json"},
+    | {"--lossless", "--crf", "--keep-going", "--large", "--untrusted", "--force", "--out-dir"},
+    "info": SPEECH,
     "verify": SPEECH | {"--large"},
     "view": MODEL
     | MASK
@@ -47,7 +49,8 @@ FLAGS: dict[str, set[str]] = {
     | {"--mode", "--size", "--curve", "--sheet", "--original", "--large", "--force"},
     "compare": SPEECH | {"--metrics", "--size", "--device"},
     "demo": SPEECH | {"--video", "--out", "--size", "--frames", "--tau", "--fill", "--backbone", "--device", "--force"},
-    "serve": {
+    "serve": SPEECH
+    | {
         "--host",
         "--port",
         "--max-mb",
@@ -59,9 +62,9 @@ FLAGS: dict[str, set[str]] = {
         "--names",
         "--max-work",
     }
-    | {"--threads", "--fill", "--backbone", "--weights", "--device"},
-    "doctor": {"--json"},
-    "backbones": {"--json"},
+    | {"--fill", "--backbone", "--weights", "--device"},
+    "doctor": SPEECH,
+    "backbones": SPEECH,
     "fetch": SPEECH | {"--folder", "--force"},
     "calibrate": MODEL - {"--fill"} | TRUST | SPEECH | DATA | {"--out", "--layout", "--split", "--step", "--force"},
     "eval": MODEL
@@ -175,6 +178,55 @@ def test_flags_are_those_agreed_on() -> None:
     assert got == FLAGS
 
 
+OFF_UNLESS_GIVEN = {  # flags that ask for something more, or set what is otherwise not there
+    "keep", "tokens", "bits", "psnr", "bucket_seconds", "curve", "sheet", "original", "weights", "profile", "out",
+    "out_dir", "start_seconds", "end_seconds", "rate", "reconstructions", "report", "address", "folder", "lit", "also",
+    "page", "data_davis", "data_bench", "against", "text", "init", "init_lit", "config", "show_preset", "shape",
+    "backbone", "names",
+}  # fmt: skip
+
+
+def test_every_flag_shows_its_default() -> None:
+    from inlay.train.config import option_fields
+
+    settings = {field.name for _, field in option_fields()}  # whose defaults are the preset's: --show-preset
+    for name, command in commands().items():
+        for p in command.params:
+            silent = (
+                p.default is None and not p.required and "[default: " not in p.help and p.param_type_name == "option"
+            )
+            known = p.name in OFF_UNLESS_GIVEN | (settings if name.startswith("train ") else set())
+            assert not silent or known, f"{name} {p.opts[0]}: the help does not say what holds without it"
+            assert p.show_default or "[default: " in p.help, f"{name} {p.opts[0]}: its default is hidden"
+
+
+def test_every_command_has_examples_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(EXAMPLES) == set(commands())
+    for name, lines in EXAMPLES.items():
+        assert main([*name.split(), "--help"]) == 0
+        assert "\n".join(f"  {line}" for line in lines) in capsys.readouterr().out.split("Examples:\n")[1]
+
+
+@pytest.mark.parametrize(("group", "line"), [("", "inlay encode clip.mp4"), ("train", "inlay train lit videos/")])
+def test_groups_have_examples_too(group: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*group.split(), "--help"]) == 0
+    shown, examples = capsys.readouterr().out.split("Examples:\n")
+    assert f"  {line}" in examples
+    assert re.search(rf"^  {line.split()[1 + bool(group)]}  +\w", shown, re.M), "its commands are listed"
+
+
+def test_flags_stand_under_headings_and_none_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, command in commands().items():
+        assert main([*name.split(), "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert all(re.search(rf"^  (-\w, )?{p.opts[0]}\b", shown, re.M) for p in command.params if p.opts[0][0] == "-")
+        assert "\nScreen and machine:\n" in shown
+    main(["train", "lit", "--help"])
+    heads = re.findall(r"^(\w[^:\n]*):$", capsys.readouterr().out, re.M)
+    wanted = ["Training", "Clips", "Loss", "Optimiser"]
+    assert [head.split(",")[0] for head in heads if "preset" in head] == wanted
+
+
 def test_every_flag_and_argument_explains_itself() -> None:
     for name, command in commands().items():
         assert command.help, f"{name} has no description"
@@ -250,7 +302,8 @@ def test_default_quality_is_the_video_writers() -> None:
 
 def test_help_lists_every_command_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    _, *panels = re.split(r"^(Use|Train|Measure|Research):\n", capsys.readouterr().out, flags=re.M)
+    listed = capsys.readouterr().out.split("\nExamples:\n")[0]
+    _, *panels = re.split(r"^(Use|Train|Measure|Research):\n", listed, flags=re.M)
     found = {head: re.findall(r"^  (\w+) ", text, re.M) for head, text in zip(panels[::2], panels[1::2], strict=True)}
     assert list(found) == ["Use", "Train", "Measure", "Research"]
     assert sorted(name for names in found.values() for name in names) == sorted({*COMMANDS, *GROUPS})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,16 @@ from inlay.cli.main import main
 from inlay.weightfile import load_weights
 from tests.guard.tree import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)  # as benchmarks/fill_numbers.py sets them
+MEASURED = re.compile(r"\b\d[\d,.]*\s?(?:dB|ms|MB|s\b|bits a pixel|bytes|times|videos|M\b|± ?[\d.]+ %)")
+
+
+def page(name: str) -> str:
+    """A page as people see it: without the marks."""
+    return MARK.sub(lambda found: found[2], (ROOT / name).read_text(encoding="utf-8"))
+
+
+README = page("README.md")
 WEIGHTS = ROOT / "src" / "inlay" / "weights"
 SHIPPED = json.loads((WEIGHTS / "mini.profile.json").read_text())["weight_hash"]
 
@@ -68,8 +78,7 @@ def test_reading_kept_cells_alone() -> None:
 
 @pytest.mark.parametrize("task", ["object", "motion", "subject"])
 def test_page_on_reading_kept_cells(task: str) -> None:
-    page = (ROOT / "docs" / "pack.md").read_text(encoding="utf-8")
-    table = page.split(f"sparse_classifier_{task}_cpu")[1].split("\n\n")[1]
+    table = page("docs/pack.md").split(f"sparse_classifier_{task}_cpu")[1].split("| reading")[1].split("\n\n")[0]
     rows = record(next((ROOT / "benchmarks").glob(f"sparse_classifier_{task}_cpu_*.json")).name)["rows"]
     lines = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     for cells, row in zip(lines, rows, strict=True):
@@ -100,6 +109,43 @@ def test_rate_of_tokenize() -> None:
     assert f"does {local['videos_per_second']:.1f} videos of 33x128x128 a second" in text
     said = f"on Ray {ray['videos_per_second']:.1f} with its start counted and {ray['steady']:.1f} after it"
     assert f"{said}, where a bare encode loop does {bare:.1f}" in text
+
+
+def fill_numbers(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(root / "benchmarks" / "fill_numbers.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_every_marked_number_is_that_of_its_record() -> None:
+    done = fill_numbers(ROOT, "--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_new_record_changes_the_pages_and_nothing_else_does(tmp_path: Path) -> None:
+    for name in ("README.md", "docs/index.md", "docs/pack.md", "src/inlay/weights/MODEL_CARD.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    for place in WEIGHTS.glob("mini*"):
+        (tmp_path / "src/inlay/weights" / place.name).symlink_to(place)
+    (tmp_path / "benchmarks").mkdir()
+    for place in [*(ROOT / "benchmarks").glob("*.json"), *(ROOT / "benchmarks").glob("*.py")]:
+        shutil.copy(place, tmp_path / "benchmarks" / place.name)
+    newer = record("fills_grid_cpu_2026-11-15.json")
+    newer["rows"] = [row | {"psnr": row["psnr"] + 1} for row in newer["rows"]]
+    (tmp_path / "benchmarks" / "fills_grid_cpu_2099-01-01.json").write_text(json.dumps(newer))
+    done = fill_numbers(tmp_path, "--check")
+    assert done.returncode == 1 and "fills.full.davis: says '28.23 dB', the record '29.23 dB'" in done.stderr
+    assert fill_numbers(tmp_path).returncode == 0 and fill_numbers(tmp_path, "--check").returncode == 0
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "| 29.23 | **28.97** |" in readme and "](benchmarks/fills_grid_cpu_2099-01-01.json)" in readme
+    assert MARK.sub("", readme) == MARK.sub("", (ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
+def test_no_measured_number_is_typed_by_hand(name: str) -> None:
+    text = MARK.sub("", (ROOT / name).read_text(encoding="utf-8"))
+    typed = MEASURED.findall(re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    assert not typed, f"{name}: {typed} stand outside marks; see benchmarks/fill_numbers.py --list"
 
 
 def test_page_of_speed() -> None:

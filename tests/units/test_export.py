@@ -19,7 +19,7 @@ from inlay.tokenizer import Tokenizer
 
 needs_onnx = pytest.mark.skipif(
     find_spec("onnxruntime") is None or find_spec("onnxscript") is None,
-    reason="onnxruntime and onnxscript are not installed; pip install 'inlay[export]'",
+    reason="onnxruntime and onnxscript are not installed; pip install '.[export]'",
 )
 SMALL = {"height": 24, "width": 40, "frames": 9}
 

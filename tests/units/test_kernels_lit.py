@@ -20,7 +20,7 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is first imported
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None and os.environ.get("INLAY_REQUIRE_GPU") != "1",
-    reason="triton is not installed; pip install 'inlay[kernels]'",
+    reason="triton is not installed; pip install '.[kernels]'",
 )
 CONFIGS = {
     "plus": LitConfig(kind="plus", channels=4, width=64, heads=2, blocks=2, window=4, grid=64),

@@ -21,7 +21,7 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is first imported
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None and os.environ.get("INLAY_REQUIRE_GPU") != "1",
-    reason="triton is not installed; pip install 'inlay[kernels]'",
+    reason="triton is not installed; pip install '.[kernels]'",
 )
 TAUS = {"latent-l1": 0.8, "latent-l2": 1.0, "latent-cosine": 0.1}
 

@@ -423,4 +423,4 @@ def test_gradio_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys:
 
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert main(["serve"]) == 5
-    assert "inlay[web]" in capsys.readouterr().err
+    assert "# the extra web" in capsys.readouterr().err

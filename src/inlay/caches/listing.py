@@ -51,8 +51,9 @@ def list_cache(root: Path, format: str = "auto") -> CacheListing:
     models = Counter(_model(form, root, item) for item in items if item.facts)
     del models[""]
     if not models:
-        first = next(item for item in items if item.problem)
-        raise CacheError(f"none of the {len(items)} files of {root} can be packed; {first.path} {first.problem}")
+        first = next((item for item in items if item.problem), items[0])
+        why = first.problem or "has latents of no model that this trainer knows"
+        raise CacheError(f"none of the {len(items)} files of {root} can be packed; {first.path} {why}")
     dtype, model = dtypes.most_common(1)[0][0], models.most_common(1)[0][0]
     items = [_of_one_kind(form, root, item, dtype, model) for item in items]
     latents = {item.path for item in items}

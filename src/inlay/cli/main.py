@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from inlay import __version__
 from inlay.cli.commands import (
     backbones,
     bench,
@@ -35,15 +32,10 @@ from inlay.cli.commands import (
     view,
 )
 from inlay.cli.commands import eval as evaluation
+from inlay.cli.failures import TRACING, explain
+from inlay.cli.help import PanelCommand, PanelGroup
 from inlay.cli.options import with_flags
-from inlay.errors import INTERRUPTED, OUT_OF_MEMORY, PIPE_CLOSED, InlayError, Terminated, UsageError
-
-_NO_MEMORY = re.compile(r"can't allocate memory|CUDA out of memory|not enough memory")  # as torch and x264 say it
-MEANING = {  # where the name alone does not say it
-    "--keep-going": "--keep-going uses what is intact",
-    "--large": "--large takes it",
-    "--untrusted": "without --untrusted there is none",
-}
+from inlay.errors import PIPE_CLOSED, Terminated, UsageError
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> command -> function
     "Use": {
@@ -71,17 +63,6 @@ GROUPS: dict[str, tuple[str, typer.Typer]] = {  # commands with commands of thei
 }
 
 
-class PanelGroup(typer.core.TyperGroup):
-    """Print the commands under the headings of their panels, in plain text."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        limit = formatter.width - 6 - max(map(len, self.commands))
-        for panel in PANELS:
-            own = [c for c in self.commands.values() if getattr(c, "rich_help_panel", None) == panel]
-            with formatter.section(panel):
-                formatter.write_dl([(c.name, c.get_short_help_str(limit)) for c in own])
-
-
 app = typer.Typer(
     name="inlay",
     cls=PanelGroup,
@@ -92,12 +73,14 @@ for _name, (_panel, _group) in GROUPS.items():
     app.add_typer(_group, name=_name, rich_help_panel=_panel)
 for _panel, _commands in PANELS.items():
     for _name in _commands:
-        app.command(_name, rich_help_panel=_panel)(COMMANDS[_name])
+        app.command(_name, cls=PanelCommand, rich_help_panel=_panel)(COMMANDS[_name])
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"inlay {__version__}")
+        from inlay.origin import version_text
+
+        typer.echo(version_text())
         raise typer.Exit
 
 
@@ -105,7 +88,8 @@ def _show_version(wanted: bool) -> None:
 def root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print version and commit, and leave."),
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error (also INLAY_DEBUG=1; at any place).")
@@ -123,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _terminate)
     if "_INLAY_COMPLETE" in os.environ:  # the shell asks for completions: typer's own runner knows how
         app(args, prog_name="inlay")
-    debug = os.environ.get("INLAY_DEBUG", "0") not in ("", "0") or "--debug" in args
+    TRACING.set(os.environ.get("INLAY_DEBUG", "0") not in ("", "0") or "--debug" in args)
     try:
         code = _invoke([a for a in args if a != "--debug"])
         sys.stdout.flush()
@@ -131,8 +115,6 @@ def main(argv: list[str] | None = None) -> int:
         _hush_stdout()
         return PIPE_CLOSED
     except (KeyboardInterrupt, Exception) as error:
-        if debug:
-            traceback.print_exc()
         message, code = _explain(error, args)
         sys.stderr.write(f"{message}\n")
     return code
@@ -159,40 +141,11 @@ def _explain(error: BaseException, args: list[str]) -> tuple[str, int]:
     """The one line a person needs, and the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the answer
         return str(error), UsageError.exit_code
-    message, code = _diagnose(error)
-    flags = _flags(error.about, args) if isinstance(error, InlayError) else []
-    hint = f" ({', '.join(flags)})" if flags else ""
-    return f"inlay: {message}{hint}", code
-
-
-def _flags(about: tuple[str, ...], args: list[str]) -> list[str]:
-    """The flags of the given command that set what an error is about."""
     command = typer.main.get_command(app)
     for word in args:
         command = getattr(command, "commands", {}).get(word, command)
-    flags = {parameter.name: parameter.opts[0] for parameter in command.params}  # parameters are called as the settings
-    return [MEANING.get(flags[name], flags[name]) for name in about if name in flags]
-
-
-def _diagnose(error: BaseException) -> tuple[str, int]:
-    if isinstance(error, Terminated):
-        return "terminated", error.exit_code
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return "interrupted", INTERRUPTED
-    if isinstance(error, InlayError):
-        return str(error), error.exit_code
-    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-        return "there is not enough memory for this; try a smaller video, or a machine with more", OUT_OF_MEMORY
-    if hasattr(error, "format_message"):  # typer's usage errors; their class moves between typer's releases
-        context = getattr(error, "ctx", None)
-        hint = f" (see: {context.command_path} --help)" if context is not None else ""
-        return f"{error.format_message().strip().rstrip('.')}{hint}", UsageError.exit_code
-    if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror}", 1
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return f"unexpected {text}; run again with --debug to see where", 1
+    message, code = explain(error, command)
+    return f"inlay: {message}", code
 
 
 def _hush_stdout() -> None:

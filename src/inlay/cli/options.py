@@ -8,6 +8,8 @@ named here as text so that `--help` needs no torch; a guard test holds them agai
 from __future__ import annotations
 
 import inspect
+import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from inlay.scale.layout import known
 if TYPE_CHECKING:
     from inlay.research.studies.datasets import DataSet
     from inlay.tokenizer import Tokenizer
+
+log = logging.getLogger("inlay.cli")
 
 CHOICES = {
     "criterion": ("latent-l1", "latent-l2", "latent-cosine", "pixel-l1"),
@@ -39,7 +43,7 @@ def _one_of(kind: str) -> str:
 
 Tau = Annotated[
     float | None,
-    typer.Option("--tau", metavar="X", help="Keep a cell that changed by at least X.  [default: the model's own]"),
+    typer.Option("--tau", metavar="TAU", help="Keep a cell that changed by at least TAU.  [default: the model's own]"),
 ]
 Criterion = Annotated[str, typer.Option("--criterion", metavar="NAME", help=f"Distance: {_one_of('criterion')}.")]
 Reference = Annotated[
@@ -57,14 +61,19 @@ Step = Annotated[
     ),
 ]
 Fill = Annotated[
-    str | None, typer.Option("--fill", metavar="NAME", help=f"How dropped cells come back: {_one_of('fill')}.")
+    str | None,
+    typer.Option(
+        "--fill",
+        metavar="NAME",
+        help=f"How dropped cells come back: {_one_of('fill')}.  [default: what the file, or the model, says]",
+    ),
 ]
 Keep = Annotated[
-    float | None, typer.Option("--keep", metavar="R", help="Never keep more than this share of the cells (0 to 1).")
+    float | None, typer.Option("--keep", metavar="SHARE", help="Never keep more than this share of the cells (0 to 1).")
 ]
 TokenCount = Annotated[int | None, typer.Option("--tokens", metavar="N", help="Keep exactly this many tokens.")]
 Bits = Annotated[
-    float | None, typer.Option("--bits", metavar="B", help="Never take more bits a pixel, container included.")
+    float | None, typer.Option("--bits", metavar="BITS", help="Never take more bits a pixel, container included.")
 ]
 Psnr = Annotated[
     float | None, typer.Option("--psnr", metavar="DB", help="Keep as little as reaches this PSNR; decodes to find out.")
@@ -73,13 +82,14 @@ Exact = Annotated[bool, typer.Option("--exact", help="With --keep: exactly that 
 Bucket = Annotated[
     float | None,
     typer.Option(
-        "--bucket", metavar="S", help="Hold --keep or --bits as the video goes by, S seconds off at most.  [pipe: 2]"
+        "--bucket", metavar="SECONDS", help="Hold --keep or --bits as the video goes by, so far off at most.  [pipe: 2]"
     ),
 ]
 Mode = Annotated[str, typer.Option("--mode", metavar="NAME", help=f"What chunks pass on: {_one_of('mode')}.")]
 Chunk = Annotated[int, typer.Option("--chunk", metavar="N", help="Frames encoded together: 1 + 4k. Fewer wait less.")]
 KeyEvery = Annotated[
-    float, typer.Option("--key-every", metavar="S", help="Longest time between key chunks, for seeking; 0: no limit.")
+    float,
+    typer.Option("--key-every", metavar="SECONDS", help="Longest time between key chunks, for seeking; 0: no limit."),
 ]
 Cuts = Annotated[bool, typer.Option("--cuts/--no-cuts", help="Begin a key chunk at every scene cut.")]
 Noise = Annotated[bool, typer.Option("--noise", help="Estimate sensor noise and spend no tokens on it.")]
@@ -87,11 +97,13 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with an encode tha
 Curve = Annotated[
     str | None, typer.Option("--curve", metavar="PNG", help="Also draw the share of kept cells over time.")
 ]
-From = Annotated[float | None, typer.Option("--from", metavar="S", help="Begin at this second; the rest is not read.")]
-To = Annotated[float | None, typer.Option("--to", metavar="S", help="End before this second.")]
+From = Annotated[
+    float | None, typer.Option("--from", metavar="SECOND", help="Begin at this second; the rest is not read.")
+]
+To = Annotated[float | None, typer.Option("--to", metavar="SECOND", help="End before this second.")]
 Size = Annotated[
     str,
-    typer.Option("--size", metavar="GEOMETRY", help="keep, N (short side), or WxH (resize, then centre crop)."),
+    typer.Option("--size", metavar="SIZE", help="keep, N (short side), or WxH (resize, then centre crop)."),
 ]
 FilesBackbone = Annotated[
     str | None, typer.Option("--backbone", metavar="NAME", help="In place of the backbone that the file names.")
@@ -111,8 +123,15 @@ Profile = Annotated[
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", help=f"Arithmetic: {_one_of('dtype')}.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite what is there.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or for several inputs one a line.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what is done, and how long it took.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", help="CPU threads of the networks.  [default: all cores]")
+]
+OutDir = Annotated[
+    str | None, typer.Option("--out-dir", metavar="DIR", help="Folder for the results; made if it is not there.")
+]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Use the intact part of a damaged file.")]
 Large = Annotated[
     bool, typer.Option("--large", help="Take a file that asks for far more work than its size justifies.")
@@ -177,8 +196,11 @@ class Model:
 
         from inlay.tokenizer import Tokenizer
 
-        named = known(Model, vars(self)) | {"dtype": getattr(torch, self.dtype)}
-        return Tokenizer.from_pretrained(named.pop("backbone"), **named)
+        named, start = known(Model, vars(self)) | {"dtype": getattr(torch, self.dtype)}, time.perf_counter()
+        tokenizer = Tokenizer.from_pretrained(named.pop("backbone"), **named)
+        spec, place = tokenizer.spec, f"{tokenizer.device}, {self.dtype}, {torch.get_num_threads()} CPU threads"
+        log.info("loaded %s %s in %.1f s (%s)", spec.name, spec.weight_hash, time.perf_counter() - start, place)
+        return tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +265,7 @@ class DataClips(Clips):
 def with_flags(
     command: Callable[..., None], settings: Mapping[str, inspect.Parameter] | None = None
 ) -> Callable[..., None]:
-    """The command with a flag for each annotated field of the dataclasses among its parameters.
+    """The command with a flag for each annotated field of the dataclasses among its parameters, and --threads.
 
     Args:
         settings: further flags, passed to the command as keywords where they are given.
@@ -254,11 +276,17 @@ def with_flags(
     plain = {p.name: parameter(p.name, hints[p.name], p.default) for p in own if p.name not in groups}
     parameters = [flag for p in own for flag in (groups[p.name].values() if p.name in groups else [plain[p.name]])]
     parameters += more.values()
+    if "threads" not in plain:  # which a command may hand on itself
+        parameters.append(parameter("threads", Threads, None))
 
     def run(**values: Any) -> None:
+        from inlay.cli.running import running
+
         made = {name: hints[name](**{flag: values[flag] for flag in flags}) for name, flags in groups.items()}
         given = {name: values[name] for name in more if values[name] is not None}
-        command(**made, **{name: values[name] for name in plain}, **given)
+        speech = {flag: values.get(flag, False) for flag in ("quiet", "verbose")}
+        with running(command.__name__, threads=values["threads"], **speech):
+            command(**made, **{name: values[name] for name in plain}, **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -68,13 +68,18 @@ def backbone_of(recipe: Recipe, given: str | None) -> str:
 
 
 def tokenizer_of(recipe: Recipe, model: Model, screen: Screen) -> tuple[Tokenizer, str]:
-    """The tokenizer a file was made with, and the fill: the one asked for, else the file's hint where it can be had."""
+    """The tokenizer a file was made with, and the fill."""
     tokenizer = model.load()
-    if model.fill is not None:
-        return tokenizer, model.fill
+    return tokenizer, fill_of(recipe, tokenizer, model.fill, screen)
+
+
+def fill_of(recipe: Recipe, tokenizer: Tokenizer, given: str | None, screen: Screen) -> str:
+    """The fill that is asked for, else the file's hint where it can be had."""
+    if given is not None:
+        return given
     try:
         tokenizer.filler.find(recipe.fill)
     except MissingError as error:
         screen.note(f"the file suggests the fill {recipe.fill!r}, using {tokenizer.filler.default!r}: {error}")
-        return tokenizer, tokenizer.filler.default
-    return tokenizer, recipe.fill
+        return tokenizer.filler.default
+    return recipe.fill

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print: text or one JSON object on stdout; progress on stderr, and only on a terminal."""
+"""What commands print: text or JSON on stdout; remarks and progress on stderr, and progress only on a terminal.
+
+One result is one JSON object; of several inputs each is an object on a line of its own (JSON lines).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import math
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +30,9 @@ class Screen:
 
     json: options.Json = False
     quiet: options.Quiet = False
+    verbose: options.Verbose = False
     results_to_stderr: bool = False  # when stdout carries a video
+    about: str = ""  # which of several inputs, before the label of a progress bar
 
     def show(self, record: Mapping[str, object], rows: Rows) -> None:
         """One result: the record for programs, the rows for people."""
@@ -35,6 +41,37 @@ class Screen:
         elif not self.quiet:
             width = max(len(name) for name, _ in rows)
             self._write("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+
+    def line(self, record: Mapping[str, object], text: str) -> None:
+        """One result of many, at once: whoever reads along need not wait for the others."""
+        if self.json:
+            self._write(json.dumps(plain(record), allow_nan=False))
+        elif not self.quiet:
+            self._write(text)
+        sys.stdout.flush()
+
+    def failed(self, record: Mapping[str, object], message: str) -> None:
+        """One of many that failed: an error as a single one would give, and with --json its line too."""
+        if self.json:
+            self.line(record, "")
+        sys.stderr.write(f"inlay: {message}\n")
+
+    def table(
+        self, record: Mapping[str, object], rows: Rows, head: Sequence[str], body: Sequence[Sequence[str]]
+    ) -> None:
+        """A result whose numbers stand in aligned columns, below the rows."""
+        if self.json or self.quiet:
+            self.show(record, rows)
+            return
+        widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
+        lines = [
+            "  ".join(
+                [line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))]
+            )
+            for line in (head, *body)
+        ]
+        self.show(record, rows)
+        self._write("\n".join(["", *(line.rstrip() for line in lines)]))
 
     def note(self, text: str) -> None:
         """A remark that is not a result."""
@@ -48,8 +85,16 @@ class Screen:
     @contextmanager
     def progress(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         """Yields `advance(frames)`. Without a terminal, with --quiet or --json it does nothing."""
-        with self.bar(f"{label} (frames)", total=total) as update:
-            yield lambda frames: update(advance=frames)
+        columns, time_left = ("{task.fields[rate]:.1f} frames/s",), total is not None
+        with self.bar(f"{self.about}{label} (frames)", *columns, total=total, time_left=time_left, rate=0.0) as update:
+            done, start = 0, time.perf_counter()
+
+            def advance(frames: int) -> None:
+                nonlocal done
+                done += frames
+                update(advance=frames, rate=done / max(time.perf_counter() - start, 1e-9))
+
+            yield advance
 
     @contextmanager
     def bar(

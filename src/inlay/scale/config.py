@@ -93,11 +93,14 @@ class RunConfig:
 
     engine: str = "local"
     workers: int = 0  # 0: one for each GPU, or for each core
+    threads: int | None = None  # of torch in each process; None: its share of the cores. A begun job keeps its own
     address: str | None = None  # of a Ray cluster
 
     def __post_init__(self) -> None:
         if self.workers < 0:
             raise ConfigError(f"workers are processes, 0 for as many as fit; got {self.workers}", about="workers")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads are counted from 1; got {self.threads}", about="threads")
         if self.address is not None and self.engine != "ray":
             raise UsageError(
                 "the address is that of a Ray cluster; choose the engine ray with it", about=("address", "engine")

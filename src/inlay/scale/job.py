@@ -20,7 +20,7 @@ from inlay.scale.shards import ShardRecord
 from inlay.scale.sources import SourceItem, find_sources
 from inlay.scale.store import LOCK, Store, is_address, open_store
 from inlay.scale.worker import Task
-from inlay.scale.workers import Progress, local_engine, threads_for, worker_count
+from inlay.scale.workers import Progress, local_engine, threads_for
 from inlay.tokenizer import Tokenizer, pick_device
 
 MakeShards = Callable[[Task, list[Shard], RunConfig, Progress], None]  # all of them, whatever dies on the way
@@ -60,7 +60,7 @@ def tokenize(
     if store.has_files() and store.size(PLAN) is None and store.size(LOCK) is None:
         raise UsageError(f"{out} is not empty, and holds no tokenised data set; give a folder of its own")
     device = device_kind(config, run)
-    with engine(run, device, threads_for(worker_count(run, device))) as make_shards:
+    with engine(run, device, threads_for(run, device)) as make_shards:
         items = tuple(find_sources(source, path_column=path_column, caption_column=caption_column))
         tokenizer = config.load("cpu")  # so that wrong names, weights and settings show here and not in every worker
         recipe = recipe_of(config, tokenizer)
@@ -117,7 +117,7 @@ def agreed_plan(
     """The plan of a job that begins, or one that agrees with the plan it was begun with: what that chose for itself is
     kept, because it decides last bits."""
     begun, device = load_facts(store), device_kind(config, run)
-    threads = begun["threads"] if begun else threads_for(worker_count(run, device))
+    threads = begun["threads"] if begun else threads_for(run, device)
     batch = begun["batch"] if begun else config.batch or (GPU_BATCH if device == "cuda" else CPU_BATCH)
     weight_hash = tokenizer.spec.weight_hash
     plan = ShardPlan(config=config, items=items, device=device, threads=threads, batch=batch, weight_hash=weight_hash)

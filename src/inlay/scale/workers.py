@@ -240,9 +240,9 @@ def worker_count(run: RunConfig, device: str) -> int:
     return max(gpus(), 1) if device == "cuda" else cores() if device == "cpu" else 1
 
 
-def threads_for(workers: int) -> int:
-    """Of torch in each worker: together as many as there are cores."""
-    return max(1, cores() // workers)
+def threads_for(run: RunConfig, device: str) -> int:
+    """Of torch in each worker: as many as asked for, or together as many as there are cores."""
+    return run.threads or max(1, cores() // worker_count(run, device))
 
 
 @contextlib.contextmanager

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inlay.cli import options
 from inlay.cli.screen import Screen
 
 if TYPE_CHECKING:
     from inlay.backbones import Entry
 
 
-def backbones(json: options.Json = False) -> None:
+def backbones(*, screen: Screen) -> None:
     """List the backbones that can be named.
 
     Besides these: a folder that diffusers saved, and module:Class for one of your own (docs/backbones.md).
@@ -20,7 +19,7 @@ def backbones(json: options.Json = False) -> None:
     from inlay.backbones import BACKBONES
 
     records = {name: record(entry) for name, entry in BACKBONES.items()}
-    Screen(json=json).show({"backbones": records}, [(name, line(r)) for name, r in records.items()])
+    screen.show({"backbones": records}, [(name, line(r)) for name, r in records.items()])
 
 
 def record(entry: Entry) -> dict[str, Any]:
@@ -37,12 +36,12 @@ def weights_of(entry: Entry) -> str:
     if entry.source is None:
         return "shipped"
     from inlay.backbones.hub import cached
-    from inlay.errors import MissingError
+    from inlay.errors import MissingError, install_line
 
     try:
         return "cached" if cached(entry.source) else "to fetch, gated" if entry.source.gated else "to fetch"
     except MissingError:
-        return "to fetch; needs pip install 'inlay[hf]'"
+        return f"to fetch; needs: {install_line('hf')}"
 
 
 def line(r: dict[str, Any]) -> str:

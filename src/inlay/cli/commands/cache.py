@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inlay.cli import options
+from inlay.cli.help import PanelCommand, PanelGroup
 from inlay.cli.screen import Screen
 from inlay.errors import TokenFileError
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from inlay.tokenizer import Tokenizer
 
 app = typer.Typer(
-    help="Latent caches of trainers: pack them into tokens, unpack them, make them from videos.", no_args_is_help=True
+    cls=PanelGroup,
+    help="Latent caches of trainers: pack them into tokens, unpack them, make them from videos.",
+    no_args_is_help=True,
 )
 
 FORMAT_NAMES = "musubi-wan, musubi-hv, musubi-hv15, diffsynth, simpletuner, ltx, fastvideo"
@@ -29,7 +32,7 @@ Format = Annotated[str, typer.Option("--format", metavar="NAME", help=f"Of the c
 NewFormat = Annotated[str, typer.Option("--format", metavar="NAME", help=f"Of the cache: {FORMAT_NAMES}.")]
 Tau = Annotated[
     float | None,
-    typer.Option("--tau", metavar="X", help="Keep a cell that changed by X deviations.  [default: by --loss]"),
+    typer.Option("--tau", metavar="TAU", help="Keep a cell that changed by TAU deviations.  [default: by --loss]"),
 ]
 MostLoss = Annotated[
     float | None,
@@ -186,4 +189,4 @@ def _counting(update: Callable[..., None]) -> Callable[[int, int], None]:
 
 COMMANDS: dict[str, Callable[..., None]] = {"pack": pack, "unpack": unpack, "verify": verify, "make": make}
 for _name, _command in COMMANDS.items():
-    app.command(_name)(options.with_flags(_command))
+    app.command(_name, cls=PanelCommand)(options.with_flags(_command))

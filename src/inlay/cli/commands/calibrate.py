@@ -12,7 +12,7 @@ import typer
 from inlay.cli import options, paths
 from inlay.cli.screen import Screen, clips_text
 from inlay.errors import VideoError
-from inlay.files import atomic
+from inlay.files import atomic, portable_name
 
 if TYPE_CHECKING:
     from inlay.masking import Profile
@@ -41,7 +41,7 @@ def calibrate(
     reaches the picture, and which steps go with which thresholds. `inlay encode --profile FILE` takes its defaults
     from it, and `--bits` and `--psnr` their pairs of tau and step.
     """
-    target = out or f"{Path(model.backbone).name}.profile.json"
+    target = out or f"{portable_name(Path(model.backbone).name)}.profile.json"
     paths.output(target, force=force, what="a profile", suffixes=(".json",))
 
     from inlay.codec import encode_clip

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from inlay import __version__
-from inlay.cli import options
 from inlay.cli.screen import Screen
-from inlay.errors import InlayError
+from inlay.errors import InlayError, install_line
+from inlay.origin import commit, version_text
 
 WEIGHTS = Path(__file__).parents[2] / "weights"
 METRIC_WEIGHTS = ("lpips", "i3d")
 
 
-def doctor(json: options.Json = False) -> None:
+def doctor(*, screen: Screen) -> None:
     """Say what is installed and found.
 
     Versions, extras, the device that would be used, weights, fast paths.
     """
     record = examine()
-    Screen(json=json).show(record, _rows(record))
+    screen.show(record, _rows(record))
 
 
 def examine() -> dict[str, Any]:
@@ -34,6 +34,7 @@ def examine() -> dict[str, Any]:
 
     return {
         "inlay": __version__,
+        "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": _packages().pop(None, {}),
@@ -52,7 +53,7 @@ def _rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     weights = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in record["weights"].items())
     device = record["device"]
     rows = [
-        ("inlay", f"{record['inlay']}, Python {record['python']}, {record['platform']}"),
+        ("inlay", f"{version_text().removeprefix('inlay ')}, Python {record['python']}, {record['platform']}"),
         ("packages", _listed(record["packages"])),
         ("device", f"{device['default']}: {device['name']} ({device['threads']} CPU threads)"),
         ("weights", weights or "none shipped with this copy; the name mini-untrained works without"),
@@ -64,7 +65,7 @@ def _rows(record: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append((f"weights {name}", path or "not found; run: inlay fetch metrics"))
     for extra, packages in record["extras"].items():
         missing = not all(packages.values())
-        hint = f"; to complete: pip install 'inlay[{extra}]'" if missing else ""
+        hint = f"; to complete: {install_line(str(extra))}" if missing else ""
         rows.append((f"extra {extra}", _listed(packages) + hint))
     rows += [(name, "yes" if there else "no") for name, there in record["able"].items()]
     rows += [(f"fast path {i}", f"{name}: {state}") for i, (name, state) in enumerate(record["fast_paths"].items(), 1)]

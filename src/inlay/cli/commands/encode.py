@@ -1,33 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`inlay encode`: a video to a token file, chunk by chunk."""
+"""`inlay encode`: videos to token files, chunk by chunk."""
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, paths
+from inlay.cli import many, options, paths
 from inlay.cli.screen import Screen
 from inlay.errors import UsageError
+from inlay.files import made_folder
 from inlay.scale.layout import known
 
 if TYPE_CHECKING:
-    from inlay.codec import BudgetReport, VideoEncoder
+    from inlay.codec import BudgetReport, EncodeConfig, VideoEncoder
+    from inlay.masking import Budget
+    from inlay.tokenizer import Tokenizer
     from inlay.video import VideoReader
     from inlay.video.frames import Video
 
 
 def encode(
-    source: Annotated[
-        str, typer.Argument(metavar="IN", help="A video, - for standard input, or an address (rtsp://, https://).")
+    context: typer.Context,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="VIDEO... [OUT.inlay]",
+            help="A video, - for standard input, or an address (rtsp://, https://), and the name of its token file  "
+            "[default: VIDEO with .inlay]. With --out-dir: videos, folders of them, patterns.",
+        ),
     ],
-    out: Annotated[str | None, typer.Argument(metavar="OUT", help="Token file.  [default: IN with .inlay]")] = None,
     *,
+    out_dir: options.OutDir = None,
     psnr: options.Psnr = None,
     encoding: options.Encoding,
     resume: options.Resume = False,
@@ -38,32 +49,80 @@ def encode(
     force: options.Force = False,
     screen: Screen,
 ) -> None:
-    """Turn a video into a token file.
+    """Turn videos into token files.
 
     Keeps the latent cells that change and drops the rest; prints how many were kept and what they cost in bits. Give
     at most one budget: --tau, --keep, --tokens, --bits or --psnr. The last two choose tau and step together, and --tau
     or --step beside them fixes that one.
     """
-    start = time.perf_counter()
-    target = _checked_output(source, out, curve, force=force)
+    inputs, target_of = _places(sources, out_dir, curve, force=force)
 
-    from inlay.codec import EncodeConfig, KeepCurve, VideoEncoder, budget_of_pipe
+    from inlay.codec import EncodeConfig
     from inlay.masking import Budget
-    from inlay.video import open_video
 
-    piped = not Path(source).is_file()  # standard input, a named pipe, a camera
     budget = Budget(psnr=psnr, **known(Budget, vars(encoding)))
-    budget = budget_of_pipe(budget) if piped else budget
     config = EncodeConfig(**known(EncodeConfig, vars(encoding)))
     model.check()
-    trace = KeepCurve()
+    load = cache(model.load)  # once, when the first video that can be read is open
+
+    def work(item: many.Input, screen: Screen) -> many.Result:
+        target = target_of[item]
+        with nullcontext() if out_dir is None else made_folder(Path(target).parent):
+            if resume and inputs.many and Path(target).is_file():
+                return _result(target, {"input": item.source, "skipped": True}, ("skipped", "was there already"))
+            _check(item.source, target, curve, force=force)
+            return _encode_one(
+                item.source, target, curve, budget, config, load, screen,
+                size=size, keep_going=keep_going, resume=resume, force=force,
+            )  # fmt: skip
+
+    many.for_each(inputs, work, context=context, screen=screen)
+
+
+def _places(
+    sources: list[str], out_dir: str | None, curve: str | None, *, force: bool
+) -> tuple[many.Inputs, dict[many.Input, str]]:
+    """What is encoded, and where to; a single one is checked at once."""
+    if out_dir is not None:
+        inputs = many.videos(sources)
+        if inputs.many and curve is not None:
+            raise UsageError("a curve is drawn of one video; encode it by itself", about="curve")
+        return inputs, many.targets(inputs, out_dir, paths.TOKEN_SUFFIX)
+    instead = f", or make a data set of it: inlay tokenize {shlex.quote(sources[0])} OUT"
+    (source,), out = many.one_output(sources, (paths.TOKEN_SUFFIX,), instead=instead)
+    paths.input_video(source)
+    target = out or paths.beside(source, paths.TOKEN_SUFFIX)
+    if target == paths.STREAM:
+        raise UsageError("a token file is completed at its end and cannot be a stream; give the name of a file")
+    _check(source, target, curve, force=force)
+    inputs = many.videos([source])
+    return inputs, {inputs.items[0]: target}
+
+
+def _check(source: str, target: str, curve: str | None, *, force: bool) -> None:
+    paths.input_video(source)
+    if curve is not None:
+        paths.output_png("curve", curve, force=force, inputs=(source,))
+    paths.output_tokens(target, force=force, inputs=(source,))
+
+
+def _encode_one(
+    source: str, target: str, curve: str | None, budget: Budget, config: EncodeConfig, load: Callable[[], Tokenizer],
+    screen: Screen, *, size: str, keep_going: bool, resume: bool, force: bool,
+) -> many.Result:  # fmt: skip
+    from inlay.codec import KeepCurve, VideoEncoder, budget_of_pipe
+    from inlay.video import open_video
+
+    start, trace = time.perf_counter(), KeepCurve()
+    piped = not Path(source).is_file()  # standard input, a named pipe, a camera
+    budget = budget_of_pipe(budget) if piped else budget
 
     def again() -> Iterable[Video]:
         with open_video(source, size=size, keep_going=keep_going) as reader:
             yield from reader.chunks()
 
     with open_video(source, size=size, keep_going=keep_going) as reader:  # an unreadable video shows before loading
-        tokenizer = model.load()
+        tokenizer = load()
         encoder = VideoEncoder(tokenizer, config, budget=budget, original=None if piped else again)
         with tokenizer.watched_by(trace):
             encode_video(encoder, reader, target, screen, piped=piped, force=force, resume=resume)
@@ -72,22 +131,19 @@ def encode(
         from inlay.cli.viewing import write_curve
 
         write_curve(curve, trace, Path(source).name)
-    from inlay.cli.commands.info import file_record, file_rows
-
     elapsed = time.perf_counter() - start
-    record = file_record(target) | {"input": source, "device": str(tokenizer.device), "elapsed_seconds": elapsed}
-    rows = [*file_rows(record), *_budget_rows(outcome), ("took", f"{elapsed:.1f} s on {tokenizer.device}")]
-    screen.show(record | outcome | ({} if curve is None else {"curve": curve}), rows)
+    more = {"input": source, "device": str(tokenizer.device), "elapsed_seconds": elapsed}
+    more |= outcome | ({} if curve is None else {"curve": curve})
+    return _result(target, more, *_budget_rows(outcome), ("took", f"{elapsed:.1f} s on {tokenizer.device}"))
 
 
-def _checked_output(source: str, out: str | None, curve: str | None, *, force: bool) -> str:
-    paths.input_video(source)
-    target = out or paths.beside(source, paths.TOKEN_SUFFIX)
-    if target == paths.STREAM:
-        raise UsageError("a token file is completed at its end and cannot be a stream; give the name of a file")
-    if curve is not None:
-        paths.output_png("curve", curve, force=force, inputs=(source,))
-    return paths.output_tokens(target, force=force, inputs=(source,))
+def _result(target: str, more: dict[str, Any], *rows: tuple[str, str]) -> many.Result:
+    """What the token file holds, and what became of the request."""
+    from inlay.cli.commands.info import file_line, file_record, file_rows
+
+    record = file_record(target) | more
+    line = f"{target}: {file_line(record)}, {rows[-1][1]}"
+    return many.Result(record=record, rows=[*file_rows(record), *rows], line=line)
 
 
 def encode_video(

@@ -39,7 +39,7 @@ def evaluate(
     metrics: options.Metrics = "auto",
     tau: options.Tau = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="X", help="Budget of rules that take one, instead of ours.")
+        float | None, typer.Option("--rate", metavar="SHARE", help="Budget of rules that take one, instead of ours.")
     ] = None,
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help="Store kept cells first: none, q8, fp16, bf16 or fp32.")
@@ -176,7 +176,7 @@ def _write_report(
 
 def _show(scored: Scored, metrics: tuple[str, ...], config: MeasureConfig, report: str | None, screen: Screen) -> None:
     from inlay.research.studies.records import score_set
-    from inlay.research.studies.sections import bits_cell, conventions, metric_cell, missing_notes, rate_cell
+    from inlay.research.studies.sections import bits_cell, conventions, missing_notes, rate_cell
 
     rows, data = scored.rows, scored.data
     record: dict[str, Any] = {"data": data.record(), "conventions": conventions(metrics, config), "rules": {}}
@@ -195,15 +195,37 @@ def _show(scored: Scored, metrics: tuple[str, ...], config: MeasureConfig, repor
             "nfe": sum(r.nfe for r in records) / len(records) if kept else None,
             "clips": {r.clip: {**_counts(r), **r.reading.values} for r in records},
         }
-        shown = ", ".join(f"{m} {metric_cell(records, m, config).text}" for m in metrics if scores[m] is not None)
-        calls = record["rules"][name]["nfe"]
-        head = "" if kept is None or bits is None else f"keeps {kept.text}, bits a pixel {bits.text}, NFE {calls:g}"
-        lines.append((name, "; ".join(filter(None, [head, shown])) or "-"))
     lines += [("note", text) for text in missing_notes([r for records in rows.values() for r in records], metrics)]
     if report is not None:
         record["report"] = report
         lines.append(("report", report))
-    screen.show(record, lines)
+    head, body = _table(rows, metrics, config)
+    screen.table(record, lines, head, body)
+
+
+def _table(
+    rows: dict[str, list[Record]], metrics: tuple[str, ...], config: MeasureConfig
+) -> tuple[list[str], list[list[str]]]:
+    """A line for each rule; in each column of a metric the best rule that drops cells has a star."""
+    from inlay.measure import METRICS
+    from inlay.research.studies.sections import bits_cell, heading, metric_cell, rate_cell
+
+    shown = [m for m in metrics if any(metric_cell(records, m, config).value is not None for records in rows.values())]
+    scores = {name: {m: metric_cell(records, m, config) for m in shown} for name, records in rows.items()}
+    racing = [name for name, records in rows.items() if not records[0].cells or any(r.keep_rate < 1 for r in records)]
+    best = {}
+    for m in shown if len(racing) > 1 else ():
+        choose = max if METRICS[m].better == "higher" else min
+        values = {name: value for name in racing if (value := scores[name][m].value) is not None}
+        best[m] = choose(values, key=values.__getitem__) if values else None
+    body = []
+    for name, records in rows.items():
+        known = bool(records[0].cells)  # another system's output has no cells to count
+        calls = f"{sum(r.nfe for r in records) / len(records):g}" if known else "-"
+        rates = [rate_cell(records).text, bits_cell(records).text, calls] if known else ["-"] * 3
+        marks = [f"{'* ' if best.get(m) == name else ''}{scores[name][m].text}" for m in shown]
+        body.append([name, *rates, *marks])
+    return ["rule", "kept", "bits a pixel", "NFE", *map(heading, shown)], body
 
 
 def _counts(record: Record) -> dict[str, Any]:

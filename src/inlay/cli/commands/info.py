@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`inlay info`: what a token file holds; no network is loaded."""
+"""`inlay info`: what token files hold; no network is loaded."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from typing import Annotated, Any
 
 import typer
 
-from inlay.cli import options, paths
+from inlay.cli import many, paths
 from inlay.cli.screen import Screen, size_text
 
 
 def info(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A token file (*.inlay).")],
-    json: options.Json = False,
+    context: typer.Context,
+    files: Annotated[
+        list[str], typer.Argument(metavar="TOKENS...", help="Token files (*.inlay), folders of them, patterns.")
+    ],
+    *,
+    screen: Screen,
 ) -> None:
-    """Say what a token file holds.
+    """Say what token files hold.
 
-    The video it came from, how it was made, how many tokens, and where its bits went.
+    The video each came from, how it was made, how many tokens, and where its bits went.
     """
-    paths.input_tokens(file)
-    record = file_record(file)
-    Screen(json=json).show(record, file_rows(record))
+
+    def work(item: many.Input, screen: Screen) -> many.Result:
+        record = file_record(paths.input_tokens(item.source))
+        return many.Result(record=record, rows=file_rows(record), line=file_line(record))
+
+    many.for_each(many.token_files(files), work, context=context, screen=screen)
 
 
 def file_record(path: str) -> dict[str, Any]:
@@ -40,6 +47,14 @@ def step_text(record: dict[str, Any]) -> str:
     least, most = min(record["steps"]), max(record["steps"])
     place = "steps" if record["step"] is None else f"step {record['step']:g}"
     return f" {place} ({least:.3g} to {most:.3g})"
+
+
+def file_line(record: dict[str, Any]) -> str:
+    """The record as one line among many."""
+    return (
+        f"{record['frames']} frames {record['width']}x{record['height']}, {record['keep_rate']:.1%} kept, "
+        f"{record['tokens']:,} tokens, {record['bytes']:,} bytes, {record['bits_per_pixel']:.4f} bits a pixel"
+    )
 
 
 def file_rows(record: dict[str, Any]) -> list[tuple[str, str]]:

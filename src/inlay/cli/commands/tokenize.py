@@ -15,7 +15,7 @@ from inlay.scale.layout import known
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="SOURCE",
+        metavar="VIDEOS",
         help="A folder, a list (.txt, .csv, .tsv, .jsonl, .parquet), WebDataset tars (x-{00..99}.tar), or an address.",
     ),
 ]
@@ -29,6 +29,10 @@ Workers = Annotated[
         show_default=False,
         help="Processes.  [default: one for each GPU, else for each core]",
     ),
+]
+WorkerThreads = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="N", help="CPU threads of each process.  [default: its share of the cores]"),
 ]
 Address = Annotated[
     str | None, typer.Option("--address", metavar="HOST:PORT", help="With ray: a cluster that runs already, or auto.")
@@ -63,6 +67,7 @@ def tokenize(
     *,
     engine: Engine = "local",
     workers: Workers = 0,
+    threads: WorkerThreads = None,
     address: Address = None,
     format: Format = "tar",
     shard_videos: ShardVideos = 0,
@@ -83,7 +88,7 @@ def tokenize(
     from inlay.scale import RunConfig, TokenizeConfig, TokenizeProgress
     from inlay.scale import tokenize as run_job
 
-    run = RunConfig(engine=engine, workers=workers, address=address)
+    run = RunConfig(engine=engine, workers=workers, threads=threads, address=address)
     config = TokenizeConfig(
         **known(TokenizeConfig, vars(model) | vars(encoding)),
         size=size, keep_going=keep_going, format=format, shard_videos=shard_videos, batch=batch,

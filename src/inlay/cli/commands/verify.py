@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from inlay.cli import options, paths
+from inlay.cli import many, options, paths
 from inlay.cli.screen import Screen
 from inlay.errors import TokenFileError
 
 
 def verify(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Token files (*.inlay).")],
+    context: typer.Context,
+    files: Annotated[
+        list[str], typer.Argument(metavar="TOKENS...", help="Token files (*.inlay), folders of them, patterns.")
+    ],
     *,
     large: options.Large = False,
     screen: Screen,
@@ -22,14 +25,18 @@ def verify(
 
     What passes decodes to exactly what its header says. The exit code is 4 if one of them does not.
     """
-    reports = {file: _problems(file, large=large) for file in files}
-    record = {
-        "ok": not any(reports.values()),
-        "files": [{"file": file, "ok": not found, "problems": found} for file, found in reports.items()],
-    }
-    screen.show(record, [(f, "; ".join(found) or "ok") for f, found in reports.items()])
-    if not record["ok"]:
-        raise typer.Exit(TokenFileError.exit_code)
+
+    def work(item: many.Input, screen: Screen) -> many.Result:
+        found = _problems(item.source, large=large)
+        line = "; ".join(found) or "ok"
+        return many.Result(
+            record={"file": item.source, "ok": not found, "problems": found},
+            rows=[(item.source, line)],
+            line=line,
+            exit_code=TokenFileError.exit_code if found else 0,
+        )
+
+    many.for_each(many.token_files(files), work, context=context, screen=screen)
 
 
 def _problems(file: str, *, large: bool) -> list[str]:

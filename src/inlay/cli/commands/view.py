@@ -27,13 +27,13 @@ PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film 
 
 
 def view(
-    source: Annotated[str, typer.Argument(metavar="IN", help="A video, or a token file (*.inlay).")],
+    source: Annotated[str, typer.Argument(metavar="VIDEO|TOKENS", help="A video, or a token file (*.inlay).")],
     out: Annotated[
         str | None,
         typer.Argument(
             metavar="OUT",
             help="A film (.mp4, .mov, .mkv, or .webp for web pages) or a sheet of masks (.png).  "
-            "[default: <stem>.view.mp4]",
+            "[default: VIDEO with .view.mp4]",
         ),
     ] = None,
     *,

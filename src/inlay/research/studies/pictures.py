@@ -177,7 +177,7 @@ def backbones(work: Workspace) -> Section:
 
 def _profile(work: Workspace, tokenizer: Tokenizer, data: DataSet) -> Profile:
     key = make_key(kind="profile", data=data.digest, weights=tokenizer.spec.weight_hash)
-    file = f"records/backbones/{tokenizer.spec.name}.{key}.json"
+    file = f"records/backbones/{file_name(tokenizer.spec.name)}.{key}.json"
     with suppress(TypeError, InlayError):  # there is none yet, or it is damaged
         return Profile(**(work.store.read_json(file) or {}))
     state = calibrate.start(tokenizer.spec)

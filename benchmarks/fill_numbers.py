@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fill the numbers of README, site and model card from the records in this folder and from the weights that ship.
+
+python benchmarks/fill_numbers.py            # writes them where the pages ask for them
+python benchmarks/fill_numbers.py --check    # fails if a page says otherwise
+python benchmarks/fill_numbers.py --list     # every name, and what it stands for now
+
+A page asks by a name between two comments, which readers do not see: <!--n demo.kept-->41.1 %<!--/n-->. Of several
+records of one kind the latest counts: new weights need new records and this command, and no page is edited by hand.
+A mark never begins a line of a paragraph, where Markdown would take it for a block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "benchmarks"
+WEIGHTS = ROOT / "src" / "inlay" / "weights"
+PAGES = ("README.md", "docs/index.md", "docs/pack.md", "src/inlay/weights/MODEL_CARD.md")
+MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)
+RATES = (("davis", 0.78), ("davis", 0.62), ("davis", 0.35), ("bench", 0.32))
+SETS = {"davis": "DAVIS", "bench": "bench"}
+READINGS = {
+    "dense": "dense, every cell",
+    "hold": "dense, dropped cells held",
+    "sparse": "sparse, the kept cells",
+    "sparse, no run lengths": "sparse, without run lengths",
+    "random": "as many cells drawn by lot",
+}
+
+
+def latest(pattern: str) -> Path:
+    """The newest record of a kind, by the date at the end of its name."""
+    found = sorted(RECORDS.glob(pattern), key=lambda p: (re.findall(r"\d{4}-\d\d-\d\d", p.name) or [""], p.name))
+    if not found:
+        raise SystemExit(f"fill_numbers.py: no record benchmarks/{pattern}")
+    return found[-1]
+
+
+@cache
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def demo() -> Path:
+    return RECORDS / "demo_cpu.json"
+
+
+def fills() -> Path:
+    return latest("fills_*.json")
+
+
+def ratio() -> Path:
+    return latest("cpu_ratio_*.json")
+
+
+def tokenised() -> Path:
+    return latest("tokenize_rate_cpu_*.json")
+
+
+def sparse(task: str) -> Path:
+    return latest(f"sparse_classifier_{task}_cpu_*.json")
+
+
+def pipeline() -> Path:
+    """Of the records of speed on a GPU, in their order, the last that timed the whole pipeline."""
+    sys.path.insert(0, str(RECORDS))
+    from speed_tables import GPU
+
+    names = [name for name in GPU if "cosmos batch 1 compiled" in read(RECORDS / name)["stages"].get("pipeline", {})]
+    return RECORDS / names[-1]
+
+
+def psnr(name: str, rate: float, fill: str) -> float:
+    """By the set, the share kept, and the fill; `full rate` has one value for all shares."""
+    wanted = 1.0 if fill == "full rate" else rate
+    rows = read(fills())["rows"]
+    return next(r["psnr"] for r in rows if (r["set"], r["keep_rate"], r["fill"]) == (name, wanted, fill))
+
+
+def fills_table() -> str:
+    """A block of its own: the marks stand on lines above and below it."""
+    lines = ["| | full rate | lit | hold | linear |", "|---|---|---|---|---|"]
+    for name, rate in RATES:
+        values = {fill: psnr(name, rate, fill) for fill in ("full rate", "lit", "hold", "linear")}
+        best = max(value for fill, value in values.items() if fill != "full rate")
+        cells = [f"**{v:.2f}**" if v == best else f"{v:.2f}" for v in values.values()]
+        lines.append(f"| {SETS[name]}, {rate:.0%} kept | {' | '.join(cells)} |".replace("% kept", " % kept"))
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def paper_network() -> str:
+    davis = " / ".join(f"{psnr(name, rate, 'lit-paper'):.2f}" for name, rate in RATES if name == "davis")
+    return f"{davis} dB on DAVIS\nand {psnr('bench', 0.32, 'lit-paper'):.2f} dB on bench"
+
+
+def accuracy(task: str, reading: str) -> str:
+    row = next(r for r in read(sparse(task))["rows"] if r["reading"] == reading)
+    return f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy_sd']:.1f} %"
+
+
+def share_of_tokens() -> str:
+    rows = {r["reading"]: r for r in read(sparse("object"))["rows"]}
+    return f"{rows['sparse']['tokens_per_clip'] / rows['dense']['tokens_per_clip']:.0%}".replace("%", " %")
+
+
+def sparse_table(task: str) -> str:
+    """The readings of one task; what reads kept cells is in bold where it is better by more than both deviations."""
+    rows = read(sparse(task))["rows"]
+    by_name = {r["reading"]: r for r in rows}
+    ours, dense = by_name["sparse"], by_name["dense"]
+    wins = ours["accuracy"] - ours["accuracy_sd"] > dense["accuracy"] + dense["accuracy_sd"]
+    lines = ["| reading | accuracy | tokens a clip | speed |", "|---|---|---|---|"]
+    for row in rows:
+        strong = "**" if row is ours and wins else ""
+        cells = [f"{strong}{READINGS[row['reading']]}{strong}", f"{strong}{accuracy(task, row['reading'])}{strong}"]
+        cells += [f"{row['tokens_per_clip']:.0f}", f"{row['clips_per_second']:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def gpu_times() -> str:
+    rows = read(pipeline())["stages"]["pipeline"]
+    fast, eager = (rows[f"cosmos batch 1 {form}"]["clip_ms"] for form in ("compiled", "eager"))
+    alone = fast["encode and decode alone"]
+    return f"{fast['whole']:.1f} ms, mask and LIT included ({alone:.1f} without them), against {eager['whole']:.0f} ms"
+
+
+def rate_row(**wanted: str) -> dict[str, Any]:
+    return next(r for r in read(tokenised())["rows"] if all(r.get(k) == v for k, v in wanted.items()))
+
+
+@cache
+def parameters(file: str) -> str:
+    """Of the weights that ship, in millions."""
+    from inlay.backbones import load_mini
+    from inlay.fill import load_lit
+
+    network = load_mini(WEIGHTS) if file == "mini" else load_lit(WEIGHTS / f"{file}.safetensors")
+    return f"{sum(p.numel() for p in network.parameters()) / 1e6:.1f} M"
+
+
+def megabytes(file: str) -> str:
+    return f"{(WEIGHTS / f'{file}.safetensors').stat().st_size / 1e6:.1f} MB"
+
+
+def profile_keeps() -> str:
+    profile = read(WEIGHTS / "mini.profile.json")
+    rates = zip(profile["taus"], profile["keep_rates"], strict=True)
+    return f"{min(rates, key=lambda row: abs(row[0] - profile['tau']))[1]:.0%}".replace("%", " %")
+
+
+def compared(name: str, rate: float, one: str, other: str) -> str:
+    return f"{psnr(name, rate, one) - psnr(name, rate, other):.2f} dB"
+
+
+LINKS: dict[str, Callable[[], Path]] = {  # the records themselves, as links from wherever the page lies
+    "demo": demo,
+    "fills": fills,
+    "cpu-ratio": ratio,
+    "tokenize": tokenised,
+    "pipeline": pipeline,
+    **{f"sparse-{task}": (lambda task=task: sparse(task)) for task in ("object", "motion", "subject")},
+}
+NUMBERS: dict[str, Callable[[], str]] = {
+    "demo.frames": lambda: f"{read(demo())['frames']} frames, {read(demo())['width']}x{read(demo())['height']}",
+    "demo.kept": lambda: f"{100 * read(demo())['keep_rate']:.1f} %",
+    "demo.bytes": lambda: f"{read(demo())['bytes']:,} bytes",
+    "demo.bits": lambda: f"{read(demo())['bits_per_pixel']:.3f} bits a pixel",
+    "demo.psnr": lambda: f"{read(demo())['psnr']:.1f} dB",
+    "fills.table": fills_table,
+    "fills.paper": paper_network,
+    "fills.full.davis": lambda: f"{psnr('davis', 1.0, 'full rate'):.2f} dB",
+    "fills.full.bench": lambda: f"{psnr('bench', 1.0, 'full rate'):.2f} dB",
+    "fills.loss.davis-62": lambda: compared("davis", 0.62, "full rate", "lit"),
+    "fills.loss.bench-32": lambda: compared("bench", 0.32, "full rate", "lit"),
+    "fills.gain.davis-35": lambda: compared("davis", 0.35, "lit", "hold"),
+    "sparse.object.kept": lambda: accuracy("object", "sparse"),
+    "sparse.object.all": lambda: accuracy("object", "dense"),
+    "sparse.object.share": share_of_tokens,
+    **{f"sparse.{task}.table": (lambda task=task: sparse_table(task)) for task in ("object", "motion", "subject")},
+    "cpu.whole": lambda: f"{read(ratio())['mini']['whole_s']:.1f} s",
+    "cpu.ratio": lambda: f"{read(ratio())['ratio']:.1f} times",
+    "gpu.pipeline": gpu_times,
+    "tokenize.local": lambda: f"{rate_row(engine='local')['videos_per_second']:.1f} videos",
+    "tokenize.ray": lambda: f"{rate_row(engine='ray')['videos_per_second']:.1f}",
+    "tokenize.ray-steady": lambda: f"{rate_row(engine='ray')['steady']:.1f}",
+    "tokenize.bare": lambda: f"{rate_row(bare='encode')['videos_per_second']:.1f}",
+    "profile.tau": lambda: f"{read(WEIGHTS / 'mini.profile.json')['tau']:g}",
+    "profile.keeps": profile_keeps,
+    **{
+        f"{what}.{name}": (lambda count=count, file=file: count(file))
+        for what, count in (("parameters", parameters), ("size", megabytes))
+        for name, file in (("mini", "mini"), ("lit", "mini.lit"), ("lit-paper", "mini.lit-paper"))
+    },
+}
+
+
+def text_of(name: str, page: Path) -> str:
+    """What a name stands for, on a page."""
+    if name.startswith("record."):
+        kind = name.removeprefix("record.")
+        if kind not in LINKS:
+            raise SystemExit(f"fill_numbers.py: {page}: no record is called {kind}; there are {', '.join(LINKS)}")
+        return f"[record]({Path(os.path.relpath(LINKS[kind](), page.parent)).as_posix()})"
+    if name not in NUMBERS:
+        raise SystemExit(f"fill_numbers.py: {page}: no number is called {name}; see --list")
+    return NUMBERS[name]()
+
+
+def filled(page: Path) -> str:
+    """The page with its numbers as the records have them."""
+    text = page.read_text(encoding="utf-8")
+    return MARK.sub(lambda found: f"<!--n {found[1]}-->{text_of(found[1], page)}<!--/n-->", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page says otherwise")
+    parser.add_argument("--list", action="store_true", help="print every name and what it stands for")
+    args = parser.parse_args()
+    if args.list:
+        for name in [*NUMBERS, *(f"record.{kind}" for kind in LINKS)]:
+            print(f"{name:<24} {' '.join(text_of(name, ROOT / 'README.md').split())}")
+        return
+    stale = []
+    for name in PAGES:
+        page = ROOT / name
+        old, new = page.read_text(encoding="utf-8"), filled(page)
+        stale += [
+            f"{name}: {a[1]}: says {a[2]!r}, the record {b[2]!r}"
+            for a, b in zip(MARK.finditer(old), MARK.finditer(new), strict=True)
+            if a[2] != b[2]
+        ]
+        if old != new and not args.check:
+            page.write_text(new, encoding="utf-8")
+    if stale and args.check:
+        raise SystemExit("\n".join([*stale, "run: make numbers"]))
+    print("\n".join(stale) if stale else "every number is that of its record")
+
+
+if __name__ == "__main__":
+    main()
