@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 LIMITS = ["--max-seconds", "1", "--max-mb", "2", "--max-side", "320", "--waiting", "100", "--sessions", "8"]
 ACTIONS = {"upload": 3, "tokens": 1, "bad upload": 2, "tau": 6, "frame": 4, "go": 2, "page": 2, "foreign": 1, "file": 1}
 BEYOND = "is greater than maximum value"  # a frame that the slider does not have, before there is a clip
+FLAT_MB = 48  # that the server may grow by, once every visitor has a clip
 LEAKS = ("inlay-serve-", "Traceback", "site-packages", "Something went wrong")
 
 
@@ -137,6 +139,10 @@ def visit(soak: Soak, requests: int, visitors: int) -> dict[str, Any]:
             soak.found("page", one.number, wrong)
     if left := [path.name for path in home.iterdir()]:
         soak.found("page", -1, f"the server left {left}")
+    fifth = max(len(sizes) // 5, 1)
+    early, late = statistics.median(sizes[fifth : 2 * fifth]), statistics.median(sizes[-fifth:])
+    if late > early + FLAT_MB:
+        soak.found("page", -1, f"the server grew from {early:.0f} to {late:.0f} MB")
     seconds = sorted(second for one in crowd for second in one.seconds)
     return {
         "requests": len(seconds),
@@ -144,7 +150,7 @@ def visit(soak: Soak, requests: int, visitors: int) -> dict[str, Any]:
         "actions": dict(sum((one.seen for one in crowd), Counter[str]())),
         "median seconds": round(seconds[len(seconds) // 2], 3),
         "slowest seconds": round(seconds[-1], 3),
-        "server MB": [round(sizes[len(sizes) // 5], 1), round(max(sizes), 1)],
+        "server MB": {"early": round(early, 1), "late": round(late, 1), "most": round(max(sizes), 1)},
         "sessions kept": kept,
     }
 

@@ -16,10 +16,11 @@ from inlay.video.frames import Video
 from inlay.web import render
 from inlay.web.actions import BY_KEEP, BY_TAU, Actions, View
 from inlay.web.clips import CLIPS, built_in
-from inlay.web.limits import Limits, check_signature, read_clip
+from inlay.web.limits import Limits
 from inlay.web.request_filter import RequestFilter
 from inlay.web.server import ServeConfig, free_port
 from inlay.web.sessions import Sessions
+from inlay.web.uploads import check_signature, read_clip
 from tests.conftest import moving_square, still
 
 HERE = "127.0.0.1"

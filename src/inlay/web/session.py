@@ -24,7 +24,8 @@ from inlay.masking import Budget
 from inlay.measure import MeasureConfig, compare
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video, join_videos
-from inlay.web.limits import Limits, open_token_file, plain_reason, read_clip
+from inlay.web.limits import Limits
+from inlay.web.uploads import check_token_file, plain_reason, read_clip
 
 Advance = Callable[[float, str], None]  # share done, what is being done
 
@@ -108,7 +109,7 @@ class Session:
 
     def load_tokens(self, tokenizer: Tokenizer, path: Path, limits: Limits) -> None:
         """A token file of a visitor: there is no original, and its mask is what it is."""
-        open_token_file(path, limits)
+        check_token_file(path, limits)
         start = time.perf_counter()
         try:
             with TokenReader(path) as reader:
