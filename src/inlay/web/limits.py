@@ -49,9 +49,6 @@ class Limits:
                 f"{most / 1e6:,.0f}; cut it, or use the command line, which has no such limit"
             )
 
-    def __str__(self) -> str:
-        return f"up to {self.max_mb:g} MB, {self.max_seconds:g} s, {self.max_side} pixels on the longer side"
-
     def check_bytes(self, path: Path) -> None:
         size = path.stat().st_size
         if size > self.max_bytes:

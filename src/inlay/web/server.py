@@ -85,6 +85,7 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
             require("gradio", extra="web")
             from inlay.web import child
             from inlay.web.actions import Actions
+            from inlay.web.clips import DEFAULT, EncodedClips, built_in
             from inlay.web.page import build
             from inlay.web.sessions import Sessions
 
@@ -94,13 +95,16 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
             sessions = Sessions(files / "sessions", most=config.sessions)
             stop = threading.Event()
             threading.Thread(target=_tidy, args=(sessions, stop), name="tidy", daemon=True).start()
-            page = build(Actions(tokenizer=tokenizer, sessions=sessions, limits=limits, uploads=files))
+            threading.Thread(target=built_in, args=(DEFAULT,), name="paint", daemon=True).start()
+            clips = EncodedClips(folder=files / "clips")
+            page = build(Actions(tokenizer=tokenizer, sessions=sessions, clips=clips, limits=limits, uploads=files))
             try:
                 yield page, _launch(page, config, port, limits, files)
             finally:
                 stop.set()
                 page.close(verbose=False)
                 sessions.close()
+                clips.close()
 
 
 def one_arena() -> None:
@@ -129,7 +133,7 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
     from gradio.themes import Default
     from starlette.middleware import Middleware
 
-    from inlay.web.page import STYLE
+    from inlay.web.page import script, style
     from inlay.web.request_filter import RequestFilter
 
     plain = ["system-ui", "sans-serif"]  # fonts that every machine has: none is fetched
@@ -150,7 +154,8 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
         max_file_size=limits.max_bytes,
         state_session_capacity=config.sessions,
         theme=Default(primary_hue="blue", font=plain, font_mono=["ui-monospace", "monospace"]),
-        css=STYLE.read_text(encoding="utf-8"),
+        css=style(),
+        head=script(),
         app_kwargs={
             "middleware": [Middleware(RequestFilter, folder=files, hosts=config.hosts)],
             "docs_url": None,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -35,6 +36,14 @@ SIGNATURES: tuple[tuple[int, bytes], ...] = (  # (offset, bytes): files that hol
 Counted = Callable[[int, int | None], None]  # frames read, of how many
 
 
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """The video of an upload as it is worked on."""
+
+    video: Video
+    reduced: bool  # to the side worked at
+
+
 def check_signature(path: Path) -> None:
     """Playlists and other text can make a reader open further files: only what holds its own pictures is read."""
     with path.open("rb") as file:
@@ -50,7 +59,7 @@ def check_signature(path: Path) -> None:
 # --- a video ----------------------------------------------------------------------------------------------------------
 
 
-def read_clip(path: Path, limits: Limits, advance: Counted | None = None, *, memory_mb: int = VIDEO_MB) -> Video:
+def read_clip(path: Path, limits: Limits, advance: Counted | None = None, *, memory_mb: int = VIDEO_MB) -> Clip:
     """The video of an upload, reduced to the side worked at. A child reads it; what it sends is checked once more."""
     limits.check_bytes(path)
     check_signature(path)
@@ -59,10 +68,10 @@ def read_clip(path: Path, limits: Limits, advance: Counted | None = None, *, mem
         most_bytes=3 * PIECE_FRAMES * limits.side * limits.max_side + MOST_ODDITY,
     )  # fmt: skip
     parts: list[Video] = []
-    count = 0
+    count, reduced = 0, False
     with closing(messages):  # type: ignore[type-var]
         for head in messages:
-            piece, expected = _unpacked(head, next(messages, b""), path.name)
+            piece, expected, reduced = _unpacked(head, next(messages, b""), path.name)
             count += len(piece)
             limits.check_length(path.name, count, float(piece.fps))
             limits.check_pixels(path.name, count * piece.width * piece.height)
@@ -71,7 +80,7 @@ def read_clip(path: Path, limits: Limits, advance: Counted | None = None, *, mem
                 advance(count, expected)
     if not parts:
         raise VideoError(f"{path.name}: no frame could be decoded")
-    return join_videos(parts)
+    return Clip(video=join_videos(parts), reduced=reduced)
 
 
 def _pieces(path: Path, limits: Limits) -> Iterator[bytes]:
@@ -79,12 +88,13 @@ def _pieces(path: Path, limits: Limits) -> Iterator[bytes]:
     try:
         width, height = _stated_size(path)
         limits.check(path.name, "lasts", width=width, height=height, frames=None, fps=1.0)
-        size = Geometry(short_side=limits.side) if min(width, height) > limits.side else Geometry()
+        reduce = min(width, height) > limits.side
+        size = Geometry(short_side=limits.side) if reduce else Geometry()
         with open_video(path, size=size) as reader:
             limits.check(path.name, "lasts", width=width, height=height, frames=reader.frames, fps=float(reader.fps))
             limits.check_pixels(path.name, reader.width * reader.height * (reader.frames or 1))
             for piece in reader.chunks(PIECE_FRAMES):
-                yield from _packed(piece, reader.frames)
+                yield from _packed(piece, reader.frames, reduce)
     except VideoError as error:
         raise VideoError(plain_reason(error, path)) from error
 
@@ -95,20 +105,20 @@ def _stated_size(path: Path) -> tuple[int, int]:
         return stream.codec_context.width, stream.codec_context.height
 
 
-def _packed(piece: Video, expected: int | None) -> Iterator[bytes]:
+def _packed(piece: Video, expected: int | None, reduced: bool) -> Iterator[bytes]:
     seconds = None if piece.seconds is None else piece.seconds.tolist()
-    head = {"size": list(piece.frames.shape[:3]), "fps": str(piece.fps), "seconds": seconds, "of": expected}
-    yield json.dumps(head).encode()
+    head = {"size": list(piece.frames.shape[:3]), "fps": str(piece.fps), "seconds": seconds}
+    yield json.dumps(head | {"of": expected, "reduced": reduced}).encode()
     yield piece.frames.numpy().tobytes()
 
 
-def _unpacked(head: bytes, pixels: bytes, name: str) -> tuple[Video, int | None]:
+def _unpacked(head: bytes, pixels: bytes, name: str) -> tuple[Video, int | None, bool]:
     try:
         said = json.loads(head)
         frames = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(*map(int, said["size"]), 3)
         seconds = None if said["seconds"] is None else torch.tensor(said["seconds"], dtype=torch.float64)
         expected = None if said["of"] is None else int(said["of"])
-        return Video(frames=frames, fps=Fraction(said["fps"]), seconds=seconds), expected
+        return Video(frames=frames, fps=Fraction(said["fps"]), seconds=seconds), expected, bool(said["reduced"])
     except (ValueError, KeyError, TypeError, RuntimeError, ArithmeticError) as error:
         raise VideoError(f"{name} cannot be read") from error
 
