@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from tests.hunt.soak import Soak
 
 LIMITS = ["--max-seconds", "1", "--max-mb", "2", "--max-side", "320", "--waiting", "100", "--sessions", "8"]
-ACTIONS = {"upload": 3, "tokens": 1, "bad upload": 2, "tau": 6, "frame": 4, "go": 2, "page": 2, "foreign": 1, "file": 1}
+ACTIONS = {
+    "upload": 3, "tokens": 1, "bad upload": 2, "clip": 1, "tau": 6, "fill": 1, "switch": 1, "preset": 1, "see": 1,
+    "go": 2, "page": 2, "foreign": 1, "file": 1,
+}  # fmt: skip
 BEYOND = "is greater than maximum value"  # a frame that the slider does not have, before there is a clip
 FLAT_MB = 48  # that the server may grow by, once every visitor has a clip
 LEAKS = ("inlay-serve-", "Traceback", "site-packages", "Something went wrong")
@@ -85,15 +88,32 @@ class Visitor:
         return *self._event("video", [self._sent("bad.mp4", bytes(content)), "hold"]), ("inlay-status",)
 
     def _tau(self) -> tuple[int, str, tuple[str, ...]]:
-        data = ["threshold (tau)", self.dice.random(), 100, self.dice.randrange(12), "hold"]
+        data = [self._which(), "threshold (tau)", self.dice.random(), 100]
         return *self._event("tau", data), ("cells kept", "there is no clip yet", "decoded as it is", BEYOND)
 
-    def _frame(self) -> tuple[int, str, tuple[str, ...]]:
-        return *self._event("frame", [self.dice.randrange(12), "hold"]), ("inlay-status", BEYOND)
+    def _clip(self) -> tuple[int, str, tuple[str, ...]]:
+        return *self._event("clip", ["Moving square", "hold"]), ("49 frames 256x256",)
+
+    def _fill(self) -> tuple[int, str, tuple[str, ...]]:
+        return *self._event("fill", [self._which(), "linear"]), ("with linear", "there is no clip yet")
+
+    def _preset(self) -> tuple[int, str, tuple[str, ...]]:
+        wanted = ("cells kept", "there is no clip yet", "decoded as it is")
+        return *self._event("preset", [self._which(), "10 % of the tokens"]), wanted
+
+    def _switch(self) -> tuple[int, str, tuple[str, ...]]:
+        return *self._event("which", [self._which()]), ("Setting ", "there is no clip yet")
+
+    def _see(self) -> tuple[int, str, tuple[str, ...]]:
+        wanted = ("latents of slot", "there is no clip yet", "decoded as it is")
+        return *self._event("see", [self.dice.randrange(12)]), wanted
 
     def _go(self) -> tuple[int, str, tuple[str, ...]]:
-        wanted = ("Reconstructed with", "there is no clip yet", "reconstruct once more", BEYOND)
-        return *self._event("go", [self.dice.randrange(12), self.dice.choice(["hold", "linear"])]), wanted
+        wanted = ("Reconstructed", "there is no clip yet", "reconstruct once more")
+        return *self._event("go", [self._which(), self.dice.choice(["hold", "linear"])]), wanted
+
+    def _which(self) -> str:
+        return self.dice.choice("AAAB")
 
     def _page(self) -> tuple[int, str, tuple[str, ...]]:
         return *ask(self.address, "/"), ("<html", "<!doctype")

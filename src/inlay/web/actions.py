@@ -49,6 +49,7 @@ class View:
     code: str
     controls: Controls | None = None  # set where they must follow
     clip: str | None = None  # the built-in clip that is shown
+    preset: str | None = None  # that would give the same mask
     can_choose: bool = False  # there are latents, so the mask can change
     can_decode: bool = False
     token_file: Path | None = None
@@ -179,22 +180,22 @@ class Actions:
 
         return self._try(visitor, work, which)
 
-    def latents(self, visitor: str | None, frame: int) -> str:
+    def latents(self, visitor: str | None, frame: float) -> str:
         """The latents of the slot that a frame belongs to, as pictures."""
         session = self.sessions.of(visitor)
 
         def work() -> str:
             slots = session.setting("A").choice.slot_T
-            return render.latents(session, int(slots[min(max(int(frame or 0), 0), len(slots) - 1)]))
+            last = len(slots) - 1
+            return render.latents(session, int(slots[int(min(max(frame, 0), last)) if frame == frame else 0]))  # nan
 
         return self._guarded(work)
 
     # --- how ---------------------------------------------------------------------------------------------------------
 
     def _pick(self, session: Session, name: str, advance: Advance) -> None:
-        start = time.perf_counter()
         clip = self.clips.get(self.tokenizer, pick("built-in clip", name, {n: n for n in CLIPS}), advance)
-        session.load_built_in(name, clip, time.perf_counter() - start)
+        session.load_built_in(name, clip)
 
     def _restore(self, session: Session, which: str, text: str) -> None:
         """A setting from an address: `tau:0.3:lit`, or `keep:0.1:hold`."""
@@ -213,9 +214,10 @@ class Actions:
 
     def _decode(self, session: Session, which: str, fill: str, advance: Advance) -> bool:
         """False: what was decoded is no longer what is shown."""
-        result = session.reconstruct(self.tokenizer, fill, advance, which)
+        original = session.original
+        result, video = session.reconstruct(self.tokenizer, fill, advance, which)
         advance(0.95, "Writing the film")
-        render.write_film(result, session.film_place(which, fill))
+        render.write_film(result, video, original, session.film_place(which, fill))
         return session.setting(which).result is result
 
     def _in_time(self, advance: Advance) -> Advance:
@@ -269,6 +271,7 @@ class Actions:
                 code=render.code(session, which),
                 controls=_controls(session, which) if follow else None,
                 clip=session.name if session.name in CLIPS else None,
+                preset=_preset(session, setting.choice) if setting is not None else None,
                 can_choose=session.latents is not None,
                 can_decode=setting is not None,
                 token_file=setting.token_file if setting is not None and setting.results else None,
@@ -290,6 +293,14 @@ def _controls(session: Session, which: str) -> Controls | None:
         least_keep=100 * session.least_keep,
         fill=setting.fill,
     )
+
+
+def _preset(session: Session, choice: Choice) -> str | None:
+    if session.latents is None:
+        return None
+    if choice.keep is None:
+        return {0.0: ALL, session.usual_tau: USUAL}.get(choice.tau)
+    return next((name for name, keep in PRESETS.items() if keep == choice.keep), None)
 
 
 def _told(session: Session) -> str:

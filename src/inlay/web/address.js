@@ -1,6 +1,6 @@
 // What the page remembers in its address, copying, errors that go away, and data as it arrives.
 
-const ERROR_SECONDS = 12;
+state.errorSeconds = 12;
 let firstState = new URLSearchParams(location.hash.slice(1));
 let writing = 0;
 
@@ -64,7 +64,7 @@ function watchStatus() {
     line.setAttribute("role", "status");
     line.innerHTML = goodStatus;
     lastStatus = line.outerHTML;
-  }, 1000 * ERROR_SECONDS);
+  }, 1000 * state.errorSeconds);
 }
 
 async function copy(button) {
@@ -98,5 +98,6 @@ function look() {
   watchStatus();
 }
 
+state.drawn = () => [state.left, state.right].every((picture) => composed.has(`${picture}/${state.frame}`));
 window.inlay = state;  // for the page's own events, and for whoever looks in from the console
 new MutationObserver(look).observe(document.documentElement, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-view"] });

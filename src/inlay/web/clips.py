@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class EncodedClip:
     video: Video
     latents: WholeVideo
     sheets: Sheets
+    encode_seconds: float
 
 
 @dataclass(kw_only=True, eq=False)
@@ -69,14 +71,16 @@ class EncodedClips:
             if name not in self._clips:
                 advance(0.0, "Painting the clip")
                 video = built_in(name)
-                latents = WholeVideo.of(tokenizer, pieces(video, advance))
                 sheets = write_sheets(video, self.folder / f"clip{len(self._clips)}")
-                self._clips[name] = EncodedClip(video=video, latents=latents, sheets=sheets)
+                start = time.perf_counter()
+                latents = WholeVideo.of(tokenizer, pieces(video, advance))
+                spent = time.perf_counter() - start
+                self._clips[name] = EncodedClip(video=video, latents=latents, sheets=sheets, encode_seconds=spent)
             shared = self._clips[name]
             twin = WholeVideo(shared.latents.parts, shared.latents.config)
             for chunk in shared.latents.spool:
                 twin.add(chunk)
-            return EncodedClip(video=shared.video, latents=twin, sheets=shared.sheets)
+            return replace(shared, latents=twin)
 
     def close(self) -> None:
         with self._lock:

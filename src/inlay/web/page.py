@@ -104,12 +104,12 @@ def _controls(actions: Actions) -> dict[str, Any]:
     return parts
 
 
-CONTROLS = ("which", "mode", "tau", "keep", "fill", "clip", "go")
+CONTROLS = ("which", "preset", "mode", "tau", "keep", "fill", "clip", "go")
 SHOWN = ("status", "data", "table", "code", *CONTROLS, "token_file", "film")
 
 
 def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
-    everything = [p[name] for name in SHOWN]
+    everything = [p[name] for name in SHOWN]  # the functions below take whatever a hostile visitor puts in an event
 
     def ticker(progress: Any) -> Any:
         return lambda share, what: progress(min(share, 1.0), desc=what)
@@ -119,31 +119,31 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
 
     def loader(load: Callable[..., View]) -> Callable[..., list[Any]]:
         def run(given: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
-            more = (fill,) if load == actions.upload_tokens else ()
-            return [*_answer(load(request.session_hash, given, *more, ticker(progress))), USUAL, None]
+            more = (str(fill),) if load == actions.upload_tokens else ()
+            return [*_answer(load(request.session_hash, str(given), *more, ticker(progress))), None]
 
         return run
 
     def reconstruct(which: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
-        return _answer(actions.reconstruct(request.session_hash, which, fill, ticker(progress)))
+        return _answer(actions.reconstruct(request.session_hash, str(which), str(fill), ticker(progress)))
 
     def choose(which: str, mode: str, tau: float, keep: float, request: gr.Request) -> list[Any]:
-        return [*_answer(actions.choose(request.session_hash, which, mode, tau, keep)), None]
+        return _answer(actions.choose(request.session_hash, str(which), mode, tau, keep))
 
     def preset(which: str, name: str, request: gr.Request) -> list[Any]:
-        return _answer(actions.preset(request.session_hash, which, name))
+        return _answer(actions.preset(request.session_hash, str(which), str(name)))
 
     def switch(which: str, request: gr.Request) -> list[Any]:
-        return [*_answer(actions.switch(request.session_hash, which)), None]
+        return _answer(actions.switch(request.session_hash, str(which)))
 
     def refill(which: str, fill: str, request: gr.Request) -> list[Any]:
-        return _answer(actions.refill(request.session_hash, which, fill))
+        return _answer(actions.refill(request.session_hash, str(which), str(fill)))
 
     def by(mode: str) -> list[Any]:
         return [gr.update(visible=mode == BY_TAU), gr.update(visible=mode == BY_KEEP)]
 
     def latents(frame: float, request: gr.Request) -> str:
-        return actions.latents(request.session_hash, int(frame or 0))
+        return actions.latents(request.session_hash, frame if isinstance(frame, int | float) else 0)
 
     def leave(request: gr.Request) -> None:
         actions.sessions.leave(request.session_hash)
@@ -151,16 +151,16 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
     heavy = HEAVY | PRIVATE | {"show_progress_on": [p["status"]]}
     quick = QUICK | PRIVATE
     page.load(opened, [p["state"]], everything, js="() => [window.location.hash]", **heavy)
-    p["clip"].input(loader(actions.pick), [p["clip"], p["fill"]], [*everything, p["preset"], p["video"]], **heavy)
+    p["clip"].input(loader(actions.pick), [p["clip"], p["fill"]], [*everything, p["video"]], **heavy)
     for name, load in (("video", actions.upload), ("tokens", actions.upload_tokens)):
         other = p["tokens" if name == "video" else "video"]
-        p[name].upload(loader(load), [p[name], p["fill"]], [*everything, p["preset"], other], **heavy)
+        p[name].upload(loader(load), [p[name], p["fill"]], [*everything, other], **heavy)
     p["go"].click(reconstruct, [p["which"], p["fill"]], everything, **heavy)
     masks = [p[name] for name in ("which", "mode", "tau", "keep")]
     for control in (p["tau"], p["keep"]):
-        control.input(choose, masks, [*everything, p["preset"]], **quick)
+        control.input(choose, masks, everything, **quick)
     p["preset"].input(preset, [p["which"], p["preset"]], everything, **quick)
-    p["which"].input(switch, [p["which"]], [*everything, p["preset"]], **quick)
+    p["which"].input(switch, [p["which"]], everything, **quick)
     p["fill"].input(refill, [p["which"], p["fill"]], everything, **quick)
     p["mode"].input(by, [p["mode"]], [p["tau"], p["keep"]], **quick)
     p["see"].click(latents, [p["frame"]], [p["latents"]], js="() => [window.inlay.frame]", **quick)
@@ -174,6 +174,7 @@ def _answer(view: View) -> list[Any]:
         "table": view.table,
         "code": view.code,
         **_followed(view),
+        "preset": gr.update(value=view.preset),
         "clip": gr.update(value=view.clip),
         "go": gr.update(interactive=view.can_decode),
         "token_file": _download(view.token_file),

@@ -21,6 +21,7 @@ from inlay.draw.film import film, shots
 from inlay.draw.images import data_uri, image_bytes
 from inlay.draw.lighting import DIM, EDGE, GAIN, RAMP, heat
 from inlay.video import write_video
+from inlay.video.frames import Video
 from inlay.web.session import Result, Session, Setting
 from inlay.web.sheets import Sheets
 from inlay.web.snippets import snippets
@@ -221,10 +222,10 @@ def _tiles(pictures: list[Tensor]) -> Tensor:
 # --- the film ---------------------------------------------------------------------------------------------------------
 
 
-def write_film(result: Result, path: Path) -> Path:
+def write_film(result: Result, video: Video, original: Video | None, path: Path) -> Path:
     """Input, kept cells and reconstruction side by side, as an mp4 that browsers play."""
     start = time.perf_counter()
-    scenes = shots(result.choice.chunks, [result.video], None if result.original is None else [result.original])
+    scenes = shots(result.choice.chunks, [video], None if original is None else [original])
     made = f"reconstruction ({FILL_NAMES[result.fill]})"
     write_video(film(scenes, frames=result.choice.frames, made=made), path, force=True)
     result.seconds["film"] = time.perf_counter() - start

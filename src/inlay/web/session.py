@@ -58,12 +58,10 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
-    """What came back with one fill, and of what; quality is missing where there is no original."""
+    """What came back with one fill; quality is missing where there is no original. Its pictures wait on disk."""
 
     fill: str
-    video: Video
     choice: Choice
-    original: Video | None
     token_file: Path
     sheets: Sheets
     seconds: dict[str, float]
@@ -151,13 +149,15 @@ class Session:
             self._remove(sheets)
             raise
         seconds = {"read": read_seconds, "encode": time.perf_counter() - start}
+        waiting = _on_disk(video, sheets.paths[0].parent / "frames")
         with self.lock:
-            self._take(name, seconds, original=video, sheets=sheets, latents=latents, reduced_to=reduced_to)
+            self._take(name, seconds, original=waiting, sheets=sheets, latents=latents, reduced_to=reduced_to)
             self.choose_tau(self.usual_tau)
 
-    def load_built_in(self, name: str, clip: EncodedClip, seconds: float) -> None:
+    def load_built_in(self, name: str, clip: EncodedClip) -> None:
+        seconds = {"encode": clip.encode_seconds}
         with self.lock:
-            self._take(name, {"encode": seconds}, original=clip.video, sheets=clip.sheets, latents=clip.latents)
+            self._take(name, seconds, original=clip.video, sheets=clip.sheets, latents=clip.latents)
             self.choose_tau(self.usual_tau)
 
     def load_file(self, tokenizer: Tokenizer, path: Path, limits: Limits, advance: Advance) -> None:
@@ -240,7 +240,7 @@ class Session:
 
     # --- reconstruction ----------------------------------------------------------------------------------------------
 
-    def reconstruct(self, tokenizer: Tokenizer, fill: str, advance: Advance, which: str = "A") -> Result:
+    def reconstruct(self, tokenizer: Tokenizer, fill: str, advance: Advance, which: str = "A") -> tuple[Result, Video]:
         """Write the token file, read it back and decode it: what is shown is what a download gives."""
         tokenizer.filler.find(fill)
         with self.lock:
@@ -253,19 +253,18 @@ class Session:
                 self.seconds["pack"] = seconds["pack"] = time.perf_counter() - start
             token_file = setting.token_file
         video, seconds["decode"] = _decode(tokenizer, token_file, fill, advance)
+        advance(0.88, "Measuring")
+        psnr, ssim = (None, None) if original is None else _quality(original, video, seconds)
         result = Result(
-            fill=fill, video=video, choice=setting.choice, original=original, token_file=token_file,
-            sheets=write_sheets(video, self._pictures()), seconds=seconds,
+            fill=fill, choice=setting.choice, token_file=token_file, sheets=write_sheets(video, self._pictures()),
+            seconds=seconds, psnr=psnr, ssim=ssim,
         )  # fmt: skip
-        if original is not None:
-            advance(0.9, "Measuring")
-            result = _measured(result, original)
         with self.lock:
             before, setting.results[fill] = setting.results.get(fill), result
             self._remove(before and before.sheets)
             if self.settings.get(which) is not setting:  # a slider has moved meanwhile
                 self._discard(setting)
-        return result
+        return result, video
 
     def _pack(self, choice: Choice, which: str) -> Path:
         path, first = self._place(which, "", ".inlay"), choice.chunks[0]
@@ -298,6 +297,13 @@ class Session:
         return self._place(which, f"-{fill}", ".mp4")
 
 
+def _on_disk(video: Video, path: Path) -> Video:
+    """The same frames, mapped from a file: those of many visitors need not fit into memory together."""
+    path.write_bytes(video.frames.numpy().tobytes())
+    frames = torch.from_file(str(path), shared=False, size=video.frames.numel(), dtype=torch.uint8)
+    return replace(video, frames=frames.view(video.frames.shape))
+
+
 def _choice(
     chunks: tuple[Tokens, ...], tau: float, keep: float | None = None, score_Shw: Tensor | None = None
 ) -> Choice:
@@ -322,9 +328,9 @@ def _decode(tokenizer: Tokenizer, path: Path, fill: str, advance: Advance) -> tu
         return join_videos(parts), time.perf_counter() - start
 
 
-def _measured(result: Result, original: Video) -> Result:
+def _quality(original: Video, video: Video, seconds: dict[str, float]) -> tuple[float | None, float | None]:
     start = time.perf_counter()
-    report = compare(original, result.video, ("psnr", "ssim"), config=MeasureConfig(device="cpu"))
+    report = compare(original, video, ("psnr", "ssim"), config=MeasureConfig(device="cpu"))
+    seconds["measure"] = time.perf_counter() - start
     psnr, ssim = (None if name in report.missing else report[name] for name in ("psnr", "ssim"))
-    seconds = result.seconds | {"measure": time.perf_counter() - start}
-    return replace(result, seconds=seconds, psnr=psnr, ssim=ssim)
+    return psnr, ssim

@@ -183,7 +183,7 @@ function boxes(width) {
     const half = (width - 8) / 2;
     return [[state.left, 0, half, 0, half], [state.right, half + 8, half, half + 8, width]];
   }
-  const at = state.wipe * width;
+  const at = Math.round(state.wipe * width);
   return [[state.left, 0, width, 0, at], [state.right, 0, width, at, width]];
 }
 
