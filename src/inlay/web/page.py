@@ -192,14 +192,12 @@ def _followed(view: View) -> dict[str, Any]:
     most = c.most_tau or 1.0
     step = 10.0 ** (math.floor(math.log10(most)) - 3)
     least = math.ceil(10 * c.least_keep) / 10
-    able = {"interactive": view.can_choose}
-    tau = {"maximum": round(most, 4), "step": step, "value": c.tau, "visible": c.mode == BY_TAU}
-    keep = {"minimum": least, "value": round(c.keep, 1), "visible": c.mode == BY_KEEP}
+    able, by_tau = view.can_choose, c.mode == BY_TAU
     return {
         "which": gr.update(value=c.which),
         "mode": gr.update(value=c.mode),
-        "tau": gr.update(**tau, **able),
-        "keep": gr.update(**keep, **able),
+        "tau": gr.update(maximum=round(most, 4), step=step, value=c.tau, visible=by_tau, interactive=able),
+        "keep": gr.update(minimum=least, value=round(c.keep, 1), visible=not by_tau, interactive=able),
         "fill": gr.update(value=c.fill),
     }
 

@@ -115,10 +115,8 @@ def table(session: Session) -> str:
         seconds = dict(session.seconds)
     if not settings:
         return ""
-    columns = [
-        (name, setting, result)
-        for name, setting in settings.items()
-        for result in (list(setting.results.values()) or [None])
+    columns: list[tuple[str, Setting, Result | None]] = [
+        (name, setting, result) for name, setting in settings.items() for result in setting.results.values() or [None]
     ]
     rows = [(label, [_cell(label, session, *column) for column in columns]) for label in ROWS]
     stages = [stage for stage in STAGES if any(r is not None and stage in r.seconds for _, _, r in columns)]

@@ -261,7 +261,7 @@ class Session:
         )  # fmt: skip
         with self.lock:
             before, setting.results[fill] = setting.results.get(fill), result
-            self._remove(before and before.sheets)
+            self._remove(before.sheets if before is not None else None)
             if self.settings.get(which) is not setting:  # a slider has moved meanwhile
                 self._discard(setting)
         return result, video
