@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_SHARE": "False"}
 LISTEN = "Where to listen; 0.0.0.0 lets the whole network in."
 NAMES = "Names under which it may be reached besides localhost and its address, with commas between."
-TIDY_SECONDS = 60.0  # from one look for visitors who have gone to the next
+TIDY_SECONDS = 10.0  # from one look for visitors who have gone, and memory that is free, to the next
 M_ARENA_MAX = -8  # of glibc's mallopt
 
 
