@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a command on a stranger's file in a process of its own, with an end to its memory and its time.
 
-The page checks every upload so, and `inlay decode --untrusted` decodes so. What goes wrong there, a crash too, stays
-there. Memory is limited on Linux; elsewhere only time is.
+`inlay decode --untrusted` decodes so, and the page reads uploads under the same limits (`confine`). What goes wrong
+there, a crash too, stays there. Memory is limited on Linux; elsewhere only time is.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import runpy
 import subprocess
 import sys
@@ -19,7 +17,6 @@ from inlay.errors import OUT_OF_MEMORY, TokenFileError
 
 MB = 1 << 20
 GRACE_SECONDS = 5.0  # between being asked to end and being ended
-CHECK_MB, CHECK_SECONDS = 512, 60.0  # what reading one upload of the page may take, the start of Python included
 
 
 def run(
@@ -52,17 +49,6 @@ def run(
     if child.returncode < 0:
         raise TokenFileError(f"the process that read the file was ended by signal {-child.returncode}")
     return subprocess.CompletedProcess(args, child.returncode, out, err)
-
-
-def faults_of(path: str | os.PathLike[str], *, memory_mb: int = CHECK_MB, seconds: float = CHECK_SECONDS) -> list[str]:
-    """All that `inlay verify` finds wrong with a token file; read in a child, never here."""
-    try:
-        done = run(["verify", "--json", "--", str(Path(path))], memory_mb=memory_mb, seconds=seconds, quiet=True)
-    except TokenFileError as error:
-        return [str(error)]
-    if done.returncode not in (0, TokenFileError.exit_code):
-        return [f"it could not be checked (exit code {done.returncode})"]
-    return list(json.loads(done.stdout)["problems"])
 
 
 def _end(child: subprocess.Popen[str]) -> None:

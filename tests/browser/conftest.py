@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser.visitor import Visitor
 from tests.conftest import moving_square
 
 LIMITS = ["--max-seconds", "1", "--max-mb", "2", "--max-side", "320"]
@@ -61,3 +62,18 @@ def chromium() -> Iterator[Any]:
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seventeen frames of 128x128, stored exactly."""
     return moving_square(17, 128, 128).save(tmp_path_factory.mktemp("clips") / "square.mkv", lossless=True)
+
+
+@pytest.fixture
+def visit(chromium: Any, address: str) -> Iterator[Any]:
+    visitors: list[Visitor] = []
+
+    def enter(**settings: Any) -> Visitor:
+        visitors.append(Visitor(chromium, address, **settings))
+        return visitors[-1]
+
+    yield enter
+    for visitor in visitors:
+        assert not visitor.foreign, f"the page asked others for {visitor.foreign}"
+        assert not visitor.broken, visitor.broken
+        visitor.context.close()

@@ -265,9 +265,7 @@ def by_page(case: Case, clip: Path, tokenizer: Tokenizer, out: Path) -> bytes:
             session.choose_tau(case.budget.tau)
         else:
             session.choose_keep(case.budget.keep or 0.0)
-        session.reconstruct(tokenizer, "hold", quiet)
-        assert session.token_file is not None
-        return session.token_file.read_bytes()
+        return session.reconstruct(tokenizer, "hold", quiet)[0].token_file.read_bytes()
     finally:
         session.close()
 

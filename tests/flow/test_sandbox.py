@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,15 @@ import torch
 
 from inlay import sandbox
 from inlay.cli.main import main
-from inlay.errors import TokenFileError, UsageError
+from inlay.errors import TokenFileError, UsageError, VideoError
 from inlay.video import read_video, write_video
-from inlay.web.limits import Limits, open_token_file
+from inlay.web import child
+from inlay.web.limits import Limits
+from inlay.web.uploads import check_token_file, read_clip
 from tests.conftest import moving_square
 from tests.flow.test_limits import FULL, promise, section
 from tests.hunt.forge import Parts
+from tests.units.media import make
 
 MUCH = promise(840, 840, 1, 705_600, 16, FULL, section(16, 16_500))  # 66 KB that want 250 MB
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
@@ -78,31 +83,11 @@ def test_a_crash_stays_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         sandbox.run(["verify", "x.inlay"], memory_mb=100, seconds=30, quiet=True)
 
 
-def test_faults_are_those_of_verify(tokens: Path, tmp_path: Path) -> None:
-    assert sandbox.faults_of(tokens) == []
-    bad = tmp_path / "-bad.inlay"  # a name that might be taken for a flag
-    bad.write_bytes(tokens.read_bytes()[:-300])
-    found = sandbox.faults_of(bad)
-    assert len(found) >= 1 and "promises" in found[0]
-    assert sandbox.faults_of(tmp_path / "no.inlay") == ["no such file"]
-
-
-@pytest.mark.parametrize("limit", [pytest.param("memory", marks=LINUX), "time"])
-def test_what_wants_too_much_has_a_fault(limit: str, tokens: Path) -> None:
-    if limit == "time":
-        (found,) = sandbox.faults_of(tokens, seconds=0.2)
-        assert "not done within 0.2 s" in found
-    else:
-        tokens.write_bytes(MUCH)
-        (found,) = sandbox.faults_of(tokens, memory_mb=60)
-        assert "more than 60 MB" in found
-
-
 class TestPage:
-    """Every token file that a visitor gives goes through the child first."""
+    """Whatever a visitor gives is read by a child."""
 
     def test_a_sound_file_is_taken(self, tokens: Path) -> None:
-        open_token_file(tokens, Limits())
+        check_token_file(tokens, Limits())
 
     @pytest.mark.parametrize(
         ("forge", "words"),
@@ -119,13 +104,134 @@ class TestPage:
         forge(parts)
         tokens.write_bytes(parts.pack())
         with pytest.raises(TokenFileError, match=words) as caught:
-            open_token_file(tokens, Limits())
+            check_token_file(tokens, Limits())
         assert str(tokens.parent) not in str(caught.value)
 
-    @pytest.mark.parametrize(("slots", "chunks", "words"), [(4, 1, "pixels at once"), (1, 12, "million pixels, and")])
+    @pytest.mark.parametrize(("slots", "chunks", "words"), [(3, 1, "pixels at once"), (1, 12, "million pixels, and")])
     def test_cells_are_counted_not_frames(self, slots: int, chunks: int, words: str, tmp_path: Path) -> None:
         """Few frames of many cells are as dear as many frames."""
         path = tmp_path / "wide.inlay"
         path.write_bytes(promise(240, 240, slots, 0, 16, bytes(2), b"", chunks=chunks))
         with pytest.raises(UsageError, match=words):
-            open_token_file(path, Limits())
+            check_token_file(path, Limits())
+
+    @pytest.mark.parametrize("limit", [pytest.param("memory", marks=LINUX), "time"])
+    def test_tokens_that_want_too_much_are_refused(self, limit: str, tokens: Path) -> None:
+        if limit == "time":
+            with pytest.raises(TokenFileError, match=r"clip\.inlay could not be read within 0 s"):
+                check_token_file(tokens, Limits(), seconds=0)
+        else:
+            tokens.write_bytes(MUCH)
+            with pytest.raises(TokenFileError, match="more than 60 MB"):
+                check_token_file(tokens, Limits(max_side=10_000, side=8_000), memory_mb=60)
+
+    def test_damage_is_told_without_the_folder(self, tokens: Path) -> None:
+        tokens.write_bytes(tokens.read_bytes()[:-300])
+        with pytest.raises(TokenFileError, match=r"^clip\.inlay: .*promises"):
+            check_token_file(tokens, Limits())
+
+    def test_a_video_is_the_same_through_a_child(self, tokens: Path) -> None:
+        path = tokens.with_suffix(".mp4")
+        want, got = read_video(path), read_clip(path, Limits()).video
+        assert torch.equal(got.frames, want.frames) and got.fps == want.fps and got.seconds is want.seconds is None
+
+    def test_times_come_through_too(self, tmp_path: Path) -> None:
+        stamps = [0, 40, 77, 167, 200, 261, 301, 338, 428, 461, 522, 562, 599, 689, 722, 783, 823, 860, 950, 983]
+        frames = moving_square(20, 32, 32).frames.numpy()
+        make(tmp_path / "uneven.mp4", frames, fps=Fraction(25), stamps=stamps, clock=Fraction(1, 1000))
+        want, got = read_video(tmp_path / "uneven.mp4"), read_clip(tmp_path / "uneven.mp4", Limits()).video
+        assert want.seconds is not None and got.seconds is not None and torch.equal(got.seconds, want.seconds)
+
+    @LINUX
+    def test_a_video_that_wants_much_memory_is_refused(self, tmp_path: Path) -> None:
+        path = moving_square(2, 1900, 1900).save(tmp_path / "large.mkv", lossless=True)
+        with pytest.raises(VideoError, match=r"large\.mkv"):
+            read_clip(path, Limits(), memory_mb=24)
+        assert len(read_clip(path, Limits()).video) == 2
+
+    def test_a_child_is_there_in_a_moment(self, tokens: Path) -> None:
+        """The libraries, which take seconds to load, are loaded already."""
+        spent = []
+        for _ in range(4):
+            start = time.monotonic()
+            read_clip(tokens.with_suffix(".mp4"), Limits())
+            spent.append(time.monotonic() - start)
+        assert min(spent) < 1, spent
+
+    def test_reading_has_an_end(self, tokens: Path) -> None:
+        with pytest.raises(VideoError, match="could not be read within"):
+            read_clip(tokens.with_suffix(".mp4"), Limits(max_work=1e-9))
+
+
+# --- the child --------------------------------------------------------------------------------------------------------
+
+
+def asked(
+    work: Callable[..., Iterator[bytes]], *args: object, seconds: float = 30, most_bytes: int = 100
+) -> list[bytes]:
+    limits = {"memory_mb": 64, "seconds": seconds, "most_bytes": most_bytes}
+    return list(child.stream(work, *args, name="x.mp4", refuse=VideoError, **limits))  # type: ignore[arg-type]
+
+
+def two(value: str) -> Iterator[bytes]:
+    yield value.encode()
+    yield b""
+
+
+def abort() -> Iterator[bytes]:
+    yield b"one"
+    os.abort()
+
+
+def refuse() -> Iterator[bytes]:
+    yield b"one"
+    raise TokenFileError("the reason")
+
+
+def take() -> Iterator[bytes]:
+    yield bytes(200 << 20)[:1]
+
+
+def wait() -> Iterator[bytes]:
+    yield str(os.getpid()).encode()
+    time.sleep(600)
+
+
+def flood() -> Iterator[bytes]:
+    yield bytes(101)
+
+
+def test_a_child_sends_bytes() -> None:
+    assert asked(two, "a") == [b"a", b""]
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "words"),
+    [
+        (abort, VideoError, "ended with code -6"),
+        (refuse, TokenFileError, "the reason"),
+        pytest.param(take, VideoError, "more than 64 MB", marks=LINUX),
+        (flood, VideoError, "cannot be read"),
+    ],
+    ids=["crash", "error", "memory", "flood"],
+)
+def test_what_goes_wrong_in_a_child_is_told(
+    work: Callable[[], Iterator[bytes]], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        asked(work)
+
+
+@pytest.mark.parametrize("how", ["late", "left"])
+@LINUX
+def test_a_child_that_is_no_longer_wanted_ends(how: str) -> None:
+    limits = {"memory_mb": 64, "seconds": 20.0 if how == "left" else 3.0, "most_bytes": 100}
+    messages = child.stream(wait, name="x.mp4", refuse=VideoError, **limits)  # type: ignore[arg-type]
+    pid = next(messages).decode()
+    assert Path("/proc", pid).exists()
+    if how == "late":
+        with pytest.raises(VideoError, match="within 3 s"):
+            next(messages)
+    else:
+        messages.close()  # type: ignore[attr-defined]
+    assert not Path("/proc", pid).exists()

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
     from tests.hunt.soak import Soak
 
 LIMITS = ["--max-seconds", "1", "--max-mb", "2", "--max-side", "320", "--waiting", "100", "--sessions", "8"]
-ACTIONS = {"upload": 3, "tokens": 1, "bad upload": 2, "tau": 6, "frame": 4, "go": 2, "page": 2, "foreign": 1, "file": 1}
+ACTIONS = {
+    "upload": 3, "tokens": 1, "bad upload": 2, "clip": 1, "tau": 6, "fill": 1, "switch": 1, "preset": 1, "see": 1,
+    "go": 2, "page": 2, "foreign": 1, "file": 1,
+}  # fmt: skip
 BEYOND = "is greater than maximum value"  # a frame that the slider does not have, before there is a clip
+FLAT_MB = 48  # that the server may grow by, once every visitor has a clip
 LEAKS = ("inlay-serve-", "Traceback", "site-packages", "Something went wrong")
 
 
@@ -83,15 +88,32 @@ class Visitor:
         return *self._event("video", [self._sent("bad.mp4", bytes(content)), "hold"]), ("inlay-status",)
 
     def _tau(self) -> tuple[int, str, tuple[str, ...]]:
-        data = ["threshold (tau)", self.dice.random(), 100, self.dice.randrange(12), "hold"]
+        data = [self._which(), "threshold (tau)", self.dice.random(), 100]
         return *self._event("tau", data), ("cells kept", "there is no clip yet", "decoded as it is", BEYOND)
 
-    def _frame(self) -> tuple[int, str, tuple[str, ...]]:
-        return *self._event("frame", [self.dice.randrange(12), "hold"]), ("inlay-status", BEYOND)
+    def _clip(self) -> tuple[int, str, tuple[str, ...]]:
+        return *self._event("clip", ["Moving square", "hold"]), ("49 frames 256x256",)
+
+    def _fill(self) -> tuple[int, str, tuple[str, ...]]:
+        return *self._event("fill", [self._which(), "linear"]), ("with linear", "there is no clip yet")
+
+    def _preset(self) -> tuple[int, str, tuple[str, ...]]:
+        wanted = ("cells kept", "there is no clip yet", "decoded as it is")
+        return *self._event("preset", [self._which(), "10 % of the tokens"]), wanted
+
+    def _switch(self) -> tuple[int, str, tuple[str, ...]]:
+        return *self._event("which", [self._which()]), ("Setting ", "there is no clip yet")
+
+    def _see(self) -> tuple[int, str, tuple[str, ...]]:
+        wanted = ("latents of slot", "there is no clip yet", "decoded as it is")
+        return *self._event("see", [self.dice.randrange(12)]), wanted
 
     def _go(self) -> tuple[int, str, tuple[str, ...]]:
-        wanted = ("Reconstructed with", "there is no clip yet", "reconstruct once more", BEYOND)
-        return *self._event("go", [self.dice.randrange(12), self.dice.choice(["hold", "linear"])]), wanted
+        wanted = ("Reconstructed", "there is no clip yet", "reconstruct once more")
+        return *self._event("go", [self._which(), self.dice.choice(["hold", "linear"])]), wanted
+
+    def _which(self) -> str:
+        return self.dice.choice("AAAB")
 
     def _page(self) -> tuple[int, str, tuple[str, ...]]:
         return *ask(self.address, "/"), ("<html", "<!doctype")
@@ -137,6 +159,10 @@ def visit(soak: Soak, requests: int, visitors: int) -> dict[str, Any]:
             soak.found("page", one.number, wrong)
     if left := [path.name for path in home.iterdir()]:
         soak.found("page", -1, f"the server left {left}")
+    fifth = max(len(sizes) // 5, 1)
+    early, late = statistics.median(sizes[fifth : 2 * fifth]), statistics.median(sizes[-fifth:])
+    if late > early + FLAT_MB:
+        soak.found("page", -1, f"the server grew from {early:.0f} to {late:.0f} MB")
     seconds = sorted(second for one in crowd for second in one.seconds)
     return {
         "requests": len(seconds),
@@ -144,7 +170,7 @@ def visit(soak: Soak, requests: int, visitors: int) -> dict[str, Any]:
         "actions": dict(sum((one.seen for one in crowd), Counter[str]())),
         "median seconds": round(seconds[len(seconds) // 2], 3),
         "slowest seconds": round(seconds[-1], 3),
-        "server MB": [round(sizes[len(sizes) // 5], 1), round(max(sizes), 1)],
+        "server MB": {"early": round(early, 1), "late": round(late, 1), "most": round(max(sizes), 1)},
         "sessions kept": kept,
     }
 

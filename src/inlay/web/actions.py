@@ -9,17 +9,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from urllib.parse import parse_qs
 
-from inlay.errors import InlayError, UsageError
+from inlay.errors import InlayError, UsageError, pick
 from inlay.tokenizer import Tokenizer
 from inlay.web import render
-from inlay.web.clips import built_in
+from inlay.web.clips import CLIPS, DEFAULT, EncodedClips
 from inlay.web.limits import Limits
-from inlay.web.session import Advance, Session
+from inlay.web.session import SETTINGS, Advance, Choice, Session
 from inlay.web.sessions import Sessions
 
 BY_TAU, BY_KEEP = "threshold (tau)", "keep rate"
+USUAL, TENTH, PAPER, ALL = "usual tau", "10 % of the tokens", "what the paper keeps", "every cell"
+PRESETS: dict[str, float | None] = {USUAL: None, TENTH: 0.10, PAPER: 0.62, ALL: 1.0}  # keep rates; the paper's of DAVIS
+LONGEST_STATE = 2000  # characters of an address
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controls:
+    """Where the controls must stand."""
+
+    which: str
+    mode: str
+    tau: float
+    most_tau: float
+    keep: float  # percent
+    least_keep: float
+    fill: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,16 +44,12 @@ class View:
     """Everything on the page that depends on the session."""
 
     status: str
-    panels: str
-    strip: str
-    curve: str
+    data: str
     table: str
-    frames: int  # 0: there is no clip
-    frame: int
-    tau: float | None = None  # set where the sliders must follow
-    most_tau: float | None = None
-    keep: float | None = None  # percent
-    least_keep: float | None = None
+    code: str
+    controls: Controls | None = None  # set where they must follow
+    clip: str | None = None  # the built-in clip that is shown
+    preset: str | None = None  # that would give the same mask
     can_choose: bool = False  # there are latents, so the mask can change
     can_decode: bool = False
     token_file: Path | None = None
@@ -49,6 +62,7 @@ class Actions:
 
     tokenizer: Tokenizer
     sessions: Sessions
+    clips: EncodedClips
     limits: Limits
     uploads: Path = field(default_factory=Path)  # where the files of visitors lie; others are not opened
 
@@ -59,79 +73,152 @@ class Actions:
         best = next((name for name in ("lit", "lit-paper") if name in filler.lits), "hold")
         return [name for name in render.FILL_NAMES if name in {filler.default, "hold", "linear", best}]
 
-    def pick(self, visitor: str | None, name: str, fill: str, advance: Advance) -> View:
+    # --- a clip comes in ---------------------------------------------------------------------------------------------
+
+    def open(self, visitor: str | None, state: str, advance: Advance) -> View:
+        """The page is opened, with what stands in its address after the #."""
+        wanted = {name: values[0] for name, values in parse_qs(str(state)[:LONGEST_STATE].lstrip("#")).items()}
+        which = wanted.get("on", "A") if wanted.get("on") in SETTINGS else "A"
+
         def work(session: Session) -> str:
-            start = time.perf_counter()
-            advance(0.0, "Painting the clip")
-            video = built_in(str(name))
-            session.load(self.tokenizer, video, name, time.perf_counter() - start, advance)
-            return self._loaded(session)
+            name = wanted.get("clip", DEFAULT)
+            self._pick(session, name if name in CLIPS else DEFAULT, advance)
+            for setting in SETTINGS:
+                if setting in wanted:
+                    self._restore(session, setting, wanted[setting])
+            session.setting(which)
+            gone = "" if name in CLIPS else f"{name} was uploaded, and is no longer here. "
+            return gone + _told(session)
 
-        return self._try(visitor, work, 0, fill, anew=True)
+        return self._try(visitor, work, which, follow=True)
 
-    def upload(self, visitor: str | None, path: str | None, fill: str, advance: Advance) -> View:
+    def pick(self, visitor: str | None, name: str, advance: Advance) -> View:
         def work(session: Session) -> str:
-            session.load_file(self.tokenizer, self._own(session, path), self.limits, advance)
-            return self._loaded(session)
+            self._pick(session, name, advance)
+            return _told(session)
 
-        advance = self._in_time(advance)
-        return self._try(visitor, work, 0, fill, anew=True)
+        return self._try(visitor, work, "A", follow=True)
+
+    def upload(self, visitor: str | None, path: str | None, advance: Advance) -> View:
+        def work(session: Session) -> str:
+            session.load_file(self.tokenizer, self._own(session, path), self.limits, self._in_time(advance))
+            return _told(session)
+
+        return self._try(visitor, work, "A", follow=True)
 
     def upload_tokens(self, visitor: str | None, path: str | None, fill: str, advance: Advance) -> View:
         def work(session: Session) -> str:
             session.load_tokens(self.tokenizer, self._own(session, path), self.limits)
-            self._decode(session, fill, advance)
+            self._decode(session, "A", fill, self._in_time(advance))
             return f"Decoded {session.name}. There is no original to compare with."
 
-        advance = self._in_time(advance)
-        return self._try(visitor, work, 0, fill, anew=True)
+        return self._try(visitor, work, "A", follow=True)
 
-    def choose(self, visitor: str | None, mode: str, tau: float, keep: float, frame: int, fill: str) -> View:
+    # --- masks -------------------------------------------------------------------------------------------------------
+
+    def choose(self, visitor: str | None, which: str, mode: str, tau: float, keep: float) -> View:
         """A slider moved: only the mask is computed."""
 
         def work(session: Session) -> str:
             start = time.perf_counter()
-            choice = session.choose_tau(float(tau)) if mode == BY_TAU else session.choose_keep(float(keep) / 100)
-            spent = 1000 * (time.perf_counter() - start)
-            rate = f"{choice.curve.keep_rate:.1%}, mode {choice.mode}"
-            kept = f"{choice.curve.tokens:,} of {choice.curve.cells:,} cells kept ({rate})"
-            return f"{kept} at tau {choice.tau:.4g}; mask found in {spent:.0f} ms."
+            if mode == BY_TAU:
+                choice = session.choose_tau(float(f"{float(tau):.6g}"), which)
+            else:
+                choice = session.choose_keep(float(f"{float(keep) / 100:.6g}"), which)
+            return _kept(choice, 1000 * (time.perf_counter() - start))
 
-        return self._try(visitor, work, frame, fill)
+        return self._try(visitor, work, which)
 
-    def reconstruct(self, visitor: str | None, frame: int, fill: str, advance: Advance) -> View:
+    def preset(self, visitor: str | None, which: str, name: str) -> View:
         def work(session: Session) -> str:
-            if not self._decode(session, fill, advance):
+            keep = pick("preset", name, PRESETS)
+            start = time.perf_counter()
+            if keep is None:
+                choice = session.choose_tau(session.usual_tau, which)
+            elif keep == 1:
+                choice = session.choose_tau(0.0, which)
+            else:
+                least = session.least_keep
+                choice = session.choose_keep(max(keep, float(f"{least + 5e-5:.4f}")), which)
+            few = f"The first slot of each key chunk is kept whole, so that {keep or 0:.0%} cannot be had. "
+            short = keep is not None and choice.curve.keep_rate > keep + 1e-3
+            return (few if short else "") + _kept(choice, 1000 * (time.perf_counter() - start))
+
+        return self._try(visitor, work, which, follow=True)
+
+    def switch(self, visitor: str | None, which: str) -> View:
+        """The controls are those of the other setting now."""
+
+        def work(session: Session) -> str:
+            choice = session.setting(which).choice
+            return f"Setting {which}: {choice.curve.keep_rate:.1%} kept at tau {choice.tau:.4g}."
+
+        return self._try(visitor, work, which, follow=True)
+
+    def refill(self, visitor: str | None, which: str, fill: str) -> View:
+        """Another fill, which may have been reconstructed before."""
+
+        def work(session: Session) -> str:
+            setting = session.setting(which)
+            name = pick("fill", fill, {key: render.FILL_NAMES[key] for key in self.fills})
+            setting.fill = fill
+            return (
+                f"Showing the reconstruction with {name}." if setting.result else f"Not reconstructed with {name} yet."
+            )
+
+        return self._try(visitor, work, which)
+
+    # --- pictures ----------------------------------------------------------------------------------------------------
+
+    def reconstruct(self, visitor: str | None, which: str, fill: str, advance: Advance) -> View:
+        def work(session: Session) -> str:
+            if not self._decode(session, which, fill, self._in_time(advance)):
                 return "The mask has changed meanwhile; reconstruct once more."
-            return f"Reconstructed with {render.FILL_NAMES[fill]}. Choose another fill and reconstruct to compare."
+            return (
+                f"Reconstructed {which} with {render.FILL_NAMES[fill]}. Choose another fill and reconstruct to compare."
+            )
 
-        advance = self._in_time(advance)
-        return self._try(visitor, work, frame, fill)
+        return self._try(visitor, work, which)
 
-    def look(self, visitor: str | None, frame: int, fill: str) -> View:
-        """Another frame, or another fill that may have been reconstructed before."""
+    def latents(self, visitor: str | None, frame: float) -> str:
+        """The latents of the slot that a frame belongs to, as pictures."""
+        session = self.sessions.of(visitor)
 
-        def work(session: Session) -> str:
-            if session.choice is None:
-                return f"This page takes videos {self.limits}."
-            if fill in session.results:
-                return f"Showing the reconstruction with {render.FILL_NAMES[fill]}."
-            return f"Not reconstructed with {render.FILL_NAMES.get(fill, fill)} yet."
+        def work() -> str:
+            slots = session.setting("A").choice.slot_T
+            last = len(slots) - 1
+            return render.latents(session, int(slots[int(min(max(frame, 0), last)) if frame == frame else 0]))  # nan
 
-        return self._try(visitor, work, frame, fill)
+        return self._guarded(work)
 
-    def _loaded(self, session: Session) -> str:
-        choice, video = session.choice, session.original
-        assert choice is not None and video is not None, "a session that was loaded has a clip and a mask"
-        kept = f"{choice.curve.keep_rate:.1%} of its cells are kept at tau {choice.tau:.4g}, mode {choice.mode}"
-        return f"{session.name}: {len(video)} frames {video.width}x{video.height}; {kept}."
+    # --- how ---------------------------------------------------------------------------------------------------------
 
-    def _decode(self, session: Session, fill: str, advance: Advance) -> bool:
+    def _pick(self, session: Session, name: str, advance: Advance) -> None:
+        clip = self.clips.get(self.tokenizer, pick("built-in clip", name, {n: n for n in CLIPS}), advance)
+        session.load_built_in(name, clip)
+
+    def _restore(self, session: Session, which: str, text: str) -> None:
+        """A setting from an address: `tau:0.3:lit`, or `keep:0.1:hold`."""
+        kind, _, rest = text.partition(":")
+        value, _, fill = rest.partition(":")
+        try:
+            number = float(value)
+        except ValueError:
+            raise UsageError(f"the address says {text!r} of setting {which}, which is none; begin anew") from None
+        if kind == "keep":
+            session.choose_keep(number, which)
+        else:
+            session.choose_tau(number, which)
+        if fill in self.fills:
+            session.setting(which).fill = fill
+
+    def _decode(self, session: Session, which: str, fill: str, advance: Advance) -> bool:
         """False: what was decoded is no longer what is shown."""
-        result = session.reconstruct(self.tokenizer, fill, advance)
+        original = session.original
+        result, video = session.reconstruct(self.tokenizer, fill, advance, which)
         advance(0.95, "Writing the film")
-        render.write_film(result, session.film_place(fill))
-        return session.results.get(fill) is result
+        render.write_film(result, video, original, session.film_place(which, fill))
+        return session.setting(which).result is result
 
     def _in_time(self, advance: Advance) -> Advance:
         """The same, which ends what takes longer than one visitor may make the others wait."""
@@ -157,42 +244,73 @@ class Actions:
         self.sessions.take(session, place)
         return place
 
-    def _try(
-        self, visitor: str | None, work: Callable[[Session], str], frame: int, fill: str, *, anew: bool = False
-    ) -> View:
+    def _try(self, visitor: str | None, work: Callable[[Session], str], which: str, *, follow: bool = False) -> View:
         """Errors stay with the visitor who made them, as a line on the page; what was there before stays there."""
         session = self.sessions.of(visitor)
-        before = session.choice
+        status = self._guarded(lambda: f'<p class="inlay-status" role="status">{escape(work(session))}</p>')
+        return self._view(session, status, which, follow=follow)
+
+    def _guarded(self, work: Callable[[], str]) -> str:
         try:
-            status = f'<p class="inlay-status" role="status">{escape(work(session))}</p>'
+            return work()
         except InlayError as error:
-            status = f'<p class="inlay-status inlay-error" role="alert">{escape(str(error))}</p>'
+            return f'<p class="inlay-status inlay-error" role="alert">{escape(str(error))}</p>'
         except Exception:  # a defect of ours must not end the page, nor tell a stranger where our files lie
             log.exception("a request failed")
-            status = '<p class="inlay-status inlay-error" role="alert">Something went wrong here; please try again.</p>'
-        return self._view(session, status, frame, fill, anew=anew and session.choice is not before)
+            return '<p class="inlay-status inlay-error" role="alert">Something went wrong here; please try again.</p>'
 
-    def _view(self, session: Session, status: str, frame: int, fill: str, *, anew: bool) -> View:
+    def _view(self, session: Session, status: str, which: str, *, follow: bool) -> View:
         with session.lock:
-            choice, latents = session.choice, session.latents
-            film = session.film_place(fill) if fill in session.results else None
-            token_file = session.token_file if session.results else None
-            frames = choice.frames if choice is not None else 0
-            frame = frames // 2 if anew else min(max(int(frame or 0), 0), max(frames - 1, 0))
+            which = which if which in session.settings else "A"
+            setting = session.settings.get(which)
+            film = session.film_place(which, setting.fill) if setting is not None and setting.result else None
             return View(
                 status=status,
-                panels=render.panels(session, frame, fill),
-                strip=render.mask_strip(session),
-                curve=render.curve(session, frame),
+                data=render.viewer(session, which),
                 table=render.table(session),
-                frames=frames,
-                frame=frame,
-                tau=choice.tau if anew and choice is not None else None,
-                most_tau=4 * latents.start if anew and latents is not None else None,
-                keep=100 * choice.curve.keep_rate if anew and choice is not None else None,
-                least_keep=100 * session.least_keep if anew else None,
-                can_choose=latents is not None,
-                can_decode=choice is not None,
-                token_file=token_file,
+                code=render.code(session, which),
+                controls=_controls(session, which) if follow else None,
+                clip=session.name if session.name in CLIPS else None,
+                preset=_preset(session, setting.choice) if setting is not None else None,
+                can_choose=session.latents is not None,
+                can_decode=setting is not None,
+                token_file=setting.token_file if setting is not None and setting.results else None,
                 film=film if film is not None and film.is_file() else None,
             )
+
+
+def _controls(session: Session, which: str) -> Controls | None:
+    setting = session.settings.get(which)
+    if setting is None:
+        return None
+    choice, usual = setting.choice, session.latents.start if session.latents is not None else setting.choice.tau
+    return Controls(
+        which=which,
+        mode=BY_TAU if choice.keep is None else BY_KEEP,
+        tau=choice.tau,
+        most_tau=max(4 * usual, choice.tau),
+        keep=100 * choice.curve.keep_rate,
+        least_keep=100 * session.least_keep,
+        fill=setting.fill,
+    )
+
+
+def _preset(session: Session, choice: Choice) -> str | None:
+    if session.latents is None:
+        return None
+    if choice.keep is None:
+        return {0.0: ALL, session.usual_tau: USUAL}.get(choice.tau)
+    return next((name for name, keep in PRESETS.items() if keep == choice.keep), None)
+
+
+def _told(session: Session) -> str:
+    choice = session.setting("A").choice
+    info = choice.chunks[0].info
+    kept = f"{choice.curve.keep_rate:.1%} of its cells are kept at tau {choice.tau:.4g}, mode {choice.mode}"
+    return f"{session.name}: {choice.frames} frames {info.width}x{info.height}; {kept}."
+
+
+def _kept(choice: Choice, milliseconds: float) -> str:
+    rate = f"{choice.curve.keep_rate:.1%}, mode {choice.mode}"
+    kept = f"{choice.curve.tokens:,} of {choice.curve.cells:,} cells kept ({rate})"
+    return f"{kept} at tau {choice.tau:.4g}; mask found in {milliseconds:.0f} ms."

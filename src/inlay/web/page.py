@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Gradio page: which control calls which action, and where its view goes."""
+"""The Gradio page: which control calls which action, and where its view goes. What moves without the server is in
+viewer.js (the large view), charts.js (curve and strip) and address.js (state in the address, copying, errors)."""
 
 from __future__ import annotations
 
@@ -10,19 +11,36 @@ from typing import Any
 
 import gradio as gr  # the server asks for it by name before it opens this file
 
-from inlay.web.actions import BY_KEEP, BY_TAU, Actions, View
-from inlay.web.clips import CLIPS
-from inlay.web.render import EMPTY, FILL_NAMES
+from inlay.draw.images import data_uri, image_bytes
+from inlay.web.actions import BY_KEEP, BY_TAU, PRESETS, USUAL, Actions, View
+from inlay.web.clips import CLIPS, DEFAULT, thumbnails
+from inlay.web.render import FILL_NAMES
+from inlay.web.session import SETTINGS
 
 TITLE = "Inlay"
-LEAD = (
-    "Video tokens for what changes. Move the slider: cells that change by less are dropped (dark). "
-    "Then reconstruct, and see how well the dropped ones come back."
-)
-STYLE = Path(__file__).with_name("page.css")
+LEAD = "Video tokens for what changes. Dark cells are dropped; reconstruct, and see how well they come back."
+HERE = Path(__file__).parent
+OUTSIDE = ".gradio-container { overflow: clip !important; }"  # hidden would make a box of its own: nothing would stick
 HEAVY = {"concurrency_id": "network", "concurrency_limit": 1}  # one clip goes through the network at a time
 QUICK = {"queue": False, "show_progress": "hidden", "trigger_mode": "always_last"}
 PRIVATE = {"api_visibility": "private"}
+
+
+def style() -> str:
+    """With the pictures of the built-in clips behind their names."""
+    pictures = [data_uri(image_bytes(video.frames[0], "webp"), "webp") for video in thumbnails().values()]
+    rules = [f'#clip label:nth-of-type({n}) {{ background-image: url("{p}"); }}' for n, p in enumerate(pictures, 1)]
+    return "\n".join([_text("page.css"), *rules])
+
+
+def script() -> str:
+    """For the head of the page."""
+    parts = "\n".join(_text(name) for name in ("viewer.js", "charts.js", "address.js"))
+    return f"<style>{OUTSIDE}</style><script>(() => {{\n{parts}\n}})();</script>"
+
+
+def _text(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
 
 
 def build(actions: Actions) -> Any:
@@ -34,115 +52,154 @@ def build(actions: Actions) -> Any:
 
 
 def _lay_out(actions: Actions) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    gr.HTML(f"<h1>{TITLE}</h1><p>{LEAD}</p>", elem_id="lead", js_on_load=None)
+    with gr.Row(equal_height=False, elem_id="work"):
+        with gr.Column(scale=2, min_width=300, elem_id="controls"):
+            parts |= _controls(actions)
+        with gr.Column(scale=5, min_width=320, elem_id="show"):
+            parts["status"] = gr.HTML(elem_id="status", js_on_load=None)
+            gr.HTML(_text("viewer.html"), elem_id="viewer", js_on_load=None)
+            parts["data"] = gr.HTML(elem_id="data", js_on_load=None)
+            parts["table"] = gr.HTML(elem_id="table", js_on_load=None)
+            with gr.Row():
+                parts["token_file"] = gr.DownloadButton("Download token file", interactive=False, elem_id="token-file")
+                parts["film"] = gr.DownloadButton("Download film", interactive=False, elem_id="film")
+            with gr.Accordion("The same by command line and in Python", open=True, elem_id="code-box"):
+                parts["code"] = gr.HTML(elem_id="code", js_on_load=None)
+            with gr.Accordion("Latents of one slot", open=False, elem_id="latents-box"):
+                parts["see"] = gr.Button("Show the latents of this frame's slot", size="sm", elem_id="see")
+                parts["latents"] = gr.HTML(elem_id="latents", js_on_load=None)
+    parts["frame"] = gr.Number(0, visible=False)
+    parts["state"] = gr.Textbox("", visible=False)
+    return parts
+
+
+def _controls(actions: Actions) -> dict[str, Any]:
     fills = [(FILL_NAMES[name], name) for name in actions.fills]
     default = actions.tokenizer.filler.default
     waiting: dict[str, Any] = {"interactive": False, "buttons": []}  # until there is a clip
     parts: dict[str, Any] = {}
-    gr.HTML(f"<h1>{TITLE}</h1><p>{LEAD}</p>", elem_id="lead", padding=False)
-    with gr.Row(equal_height=False):
-        with gr.Column(scale=2, min_width=300):
-            with gr.Tabs():
-                with gr.Tab("Video"):
-                    kinds = ["video", ".mkv", ".avi", ".mov", ".webm", ".y4m"]
-                    parts["video"] = gr.File(label="Drop in a video", file_types=kinds, height=120, elem_id="video")
-                    parts["clip"] = gr.Radio(list(CLIPS), label="or pick a built-in clip", elem_id="clip")
-                with gr.Tab("Token file"):
-                    parts["tokens"] = gr.File(
-                        label="Drop in a token file (.inlay)", file_types=[".inlay"], height=120, elem_id="tokens"
-                    )
-            parts["mode"] = gr.Radio([BY_TAU, BY_KEEP], value=BY_TAU, label="Choose cells by", elem_id="mode")
-            parts["tau"] = gr.Slider(0, 1, value=0.3, step=0.001, label="tau", elem_id="tau", **waiting)
-            parts["keep"] = gr.Slider(
-                0, 100, value=25, step=0.1, label="keep rate (%)", elem_id="keep", visible=False, **waiting
+    with gr.Tabs():
+        with gr.Tab("Clip"):
+            parts["clip"] = gr.Radio(list(CLIPS), value=DEFAULT, show_label=False, container=False, elem_id="clip")
+            kinds = ["video", ".mkv", ".avi", ".mov", ".webm", ".y4m"]
+            most = f"{actions.limits.max_mb:g} MB, {actions.limits.max_seconds:g} s at most"
+            parts["video"] = gr.File(
+                label=f"or drop in a video ({most})", file_types=kinds, height=110, elem_id="video"
             )
-            parts["fill"] = gr.Radio(fills, value=default, label="Fill dropped cells with", elem_id="fill")
-            parts["go"] = gr.Button("Reconstruct", variant="primary", interactive=False, elem_id="go")
-        with gr.Column(scale=5, min_width=320):
-            parts["status"] = gr.HTML(elem_id="status", padding=False)
-            parts["panels"] = gr.HTML(EMPTY, elem_id="panels", padding=False)
-            parts["frame"] = gr.Slider(0, 1, value=0, step=1, label="frame", elem_id="frame", visible=False, buttons=[])
-            parts["curve"] = gr.HTML(elem_id="curve", padding=False)
-            parts["strip"] = gr.HTML(elem_id="strip", padding=False)
-            parts["table"] = gr.HTML(elem_id="table", padding=False)
-            with gr.Row():
-                parts["token_file"] = gr.DownloadButton("Download token file", interactive=False, elem_id="token-file")
-                parts["film"] = gr.DownloadButton("Download film", interactive=False, elem_id="film")
+        with gr.Tab("Token file"):
+            label = "Drop in a token file (.inlay)"
+            parts["tokens"] = gr.File(label=label, file_types=[".inlay"], height=110, elem_id="tokens")
+    with gr.Group(elem_id="setting"):
+        parts["which"] = gr.Radio(list(SETTINGS), value="A", label="Setting to change; B to compare", elem_id="which")
+        parts["preset"] = gr.Radio(list(PRESETS), value=USUAL, label="Presets", elem_id="preset")
+        parts["mode"] = gr.Radio([BY_TAU, BY_KEEP], value=BY_TAU, label="Choose cells by", elem_id="mode")
+        parts["tau"] = gr.Slider(0, 1, value=0.3, step=0.001, label="tau", elem_id="tau", **waiting)
+        parts["keep"] = gr.Slider(
+            0, 100, value=25, step=0.1, label="keep rate (%)", elem_id="keep", visible=False, **waiting
+        )
+        parts["fill"] = gr.Radio(fills, value=default, label="Fill dropped cells with", elem_id="fill")
+    parts["go"] = gr.Button("Reconstruct", variant="primary", interactive=False, elem_id="go")
     return parts
 
 
-SHOWN = ("status", "panels", "strip", "curve", "table", "frame", "tau", "keep", "go", "token_file", "film")
-LOOKED = ("status", "panels", "curve", "frame", "film")
+CONTROLS = ("which", "preset", "mode", "tau", "keep", "fill", "clip", "go")
+SHOWN = ("status", "data", "table", "code", *CONTROLS, "token_file", "film")
 
 
 def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
-    everything = [p[name] for name in SHOWN]
+    everything = [p[name] for name in SHOWN]  # the functions below take whatever a hostile visitor puts in an event
 
     def ticker(progress: Any) -> Any:
         return lambda share, what: progress(min(share, 1.0), desc=what)
 
+    def opened(state: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
+        return _answer(actions.open(request.session_hash, state, ticker(progress)))
+
     def loader(load: Callable[..., View]) -> Callable[..., list[Any]]:
         def run(given: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
-            return [*_answer(load(request.session_hash, given, fill, ticker(progress))), None, None]
+            more = (str(fill),) if load == actions.upload_tokens else ()
+            return [*_answer(load(request.session_hash, str(given), *more, ticker(progress))), None]
 
         return run
 
-    def reconstruct(frame: int, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
-        return _answer(actions.reconstruct(request.session_hash, frame, fill, ticker(progress)))
+    def reconstruct(which: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
+        return _answer(actions.reconstruct(request.session_hash, str(which), str(fill), ticker(progress)))
 
-    def choose(mode: str, tau: float, keep: float, frame: int, fill: str, request: gr.Request) -> list[Any]:
-        return _answer(actions.choose(request.session_hash, mode, tau, keep, frame, fill))
+    def choose(which: str, mode: str, tau: float, keep: float, request: gr.Request) -> list[Any]:
+        return _answer(actions.choose(request.session_hash, str(which), mode, tau, keep))
 
-    def switch(mode: str) -> list[Any]:
+    def preset(which: str, name: str, request: gr.Request) -> list[Any]:
+        return _answer(actions.preset(request.session_hash, str(which), str(name)))
+
+    def switch(which: str, request: gr.Request) -> list[Any]:
+        return _answer(actions.switch(request.session_hash, str(which)))
+
+    def refill(which: str, fill: str, request: gr.Request) -> list[Any]:
+        return _answer(actions.refill(request.session_hash, str(which), str(fill)))
+
+    def by(mode: str) -> list[Any]:
         return [gr.update(visible=mode == BY_TAU), gr.update(visible=mode == BY_KEEP)]
 
-    def look(frame: int, fill: str, request: gr.Request) -> list[Any]:
-        return _answer(actions.look(request.session_hash, frame, fill), LOOKED)
+    def latents(frame: float, request: gr.Request) -> str:
+        return actions.latents(request.session_hash, frame if isinstance(frame, int | float) else 0)
 
     def leave(request: gr.Request) -> None:
         actions.sessions.leave(request.session_hash)
 
-    heavy = HEAVY | PRIVATE | {"show_progress_on": [p["panels"]]}
-    sources = {
-        "clip": (p["clip"].input, actions.pick),
-        "video": (p["video"].upload, actions.upload),
-        "tokens": (p["tokens"].upload, actions.upload_tokens),
-    }
-    for name, (event, load) in sources.items():  # a new source clears the other two
-        others = [p[other] for other in sources if other != name]
-        event(loader(load), [p[name], p["fill"]], everything + others, **heavy)
-    p["go"].click(reconstruct, [p["frame"], p["fill"]], everything, **heavy)
-    masks = [p[name] for name in ("mode", "tau", "keep", "frame", "fill")]
+    heavy = HEAVY | PRIVATE | {"show_progress_on": [p["status"]]}
+    quick = QUICK | PRIVATE
+    page.load(opened, [p["state"]], everything, js="() => [window.location.hash]", **heavy)
+    p["clip"].input(loader(actions.pick), [p["clip"], p["fill"]], [*everything, p["video"]], **heavy)
+    for name, load in (("video", actions.upload), ("tokens", actions.upload_tokens)):
+        other = p["tokens" if name == "video" else "video"]
+        p[name].upload(loader(load), [p[name], p["fill"]], [*everything, other], **heavy)
+    p["go"].click(reconstruct, [p["which"], p["fill"]], everything, **heavy)
+    masks = [p[name] for name in ("which", "mode", "tau", "keep")]
     for control in (p["tau"], p["keep"]):
-        control.input(choose, masks, everything, **QUICK, **PRIVATE)
-    p["mode"].input(switch, [p["mode"]], [p["tau"], p["keep"]], **QUICK, **PRIVATE)
-    for control in (p["frame"], p["fill"]):
-        control.input(look, [p["frame"], p["fill"]], [p[name] for name in LOOKED], **QUICK, **PRIVATE)
-    page.load(look, [p["frame"], p["fill"]], [p[name] for name in LOOKED], **QUICK, **PRIVATE)
+        control.input(choose, masks, everything, **quick)
+    p["preset"].input(preset, [p["which"], p["preset"]], everything, **quick)
+    p["which"].input(switch, [p["which"]], everything, **quick)
+    p["fill"].input(refill, [p["which"], p["fill"]], everything, **quick)
+    p["mode"].input(by, [p["mode"]], [p["tau"], p["keep"]], **quick)
+    p["see"].click(latents, [p["frame"]], [p["latents"]], js="() => [window.inlay.frame]", **quick)
     page.unload(leave)
 
 
-def _answer(view: View, names: tuple[str, ...] = SHOWN) -> list[Any]:
-    follow = view.tau is not None and view.most_tau is not None
-    most = max(view.most_tau or 0.0, view.tau or 0.0)
-    least = math.ceil(10 * (view.least_keep or 0.0)) / 10
-    still = gr.update(interactive=view.can_choose)
-    step = 10.0 ** (math.floor(math.log10(most)) - 3) if most > 0 else 0.001
+def _answer(view: View) -> list[Any]:
     updates = {
         "status": view.status,
-        "panels": view.panels,
-        "strip": view.strip,
-        "curve": view.curve,
+        "data": view.data,
         "table": view.table,
-        "frame": gr.update(
-            maximum=max(view.frames - 1, 1), value=view.frame, visible=view.frames > 1, interactive=True
-        ),
-        "tau": gr.update(maximum=round(most, 4), step=step, value=view.tau, interactive=True) if follow else still,
-        "keep": gr.update(minimum=least, value=round(view.keep or 0.0, 1), interactive=True) if follow else still,
+        "code": view.code,
+        **_followed(view),
+        "preset": gr.update(value=view.preset),
+        "clip": gr.update(value=view.clip),
         "go": gr.update(interactive=view.can_decode),
         "token_file": _download(view.token_file),
         "film": _download(view.film),
     }
-    return [updates[name] for name in names]
+    return [updates[name] for name in SHOWN]
+
+
+def _followed(view: View) -> dict[str, Any]:
+    """The controls where they must stand, or as they are: a slider that moves is not pushed about."""
+    c = view.controls
+    if c is None:
+        free = gr.update(interactive=view.can_choose)
+        return {"which": gr.skip(), "mode": gr.skip(), "tau": free, "keep": free, "fill": gr.skip()}
+    most = c.most_tau or 1.0
+    step = 10.0 ** (math.floor(math.log10(most)) - 3)
+    least = math.ceil(10 * c.least_keep) / 10
+    able, by_tau = view.can_choose, c.mode == BY_TAU
+    return {
+        "which": gr.update(value=c.which),
+        "mode": gr.update(value=c.mode),
+        "tau": gr.update(maximum=round(most, 4), step=step, value=c.tau, visible=by_tau, interactive=able),
+        "keep": gr.update(minimum=least, value=round(c.keep, 1), visible=not by_tau, interactive=able),
+        "fill": gr.update(value=c.fill),
+    }
 
 
 def _download(path: Path | None) -> Any:

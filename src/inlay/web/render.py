@@ -1,163 +1,230 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a visitor sees of a session: panels, strip, curve and table as HTML, and the film as a file."""
+"""What a visitor sees of a session: data for the viewer, table, snippets and latents as HTML, and the film as a file.
+
+Legend: S slots, C channels, h w cells.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import time
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inlay.draw.film import film, shots
-from inlay.draw.images import data_uri, image_bytes, strip
-from inlay.draw.lighting import GAIN, difference, light
+from inlay.draw.images import data_uri, image_bytes
+from inlay.draw.lighting import DIM, EDGE, GAIN, RAMP, heat
 from inlay.video import write_video
 from inlay.video.frames import Video
-from inlay.web.session import Choice, Result, Session
+from inlay.web.session import Result, Session, Setting
+from inlay.web.sheets import Sheets
+from inlay.web.snippets import snippets
 
-STRIP, SHORT_SIDE = 9, 96  # pictures: the slots of a clip of 33 frames; pixels of each
 FILL_NAMES = {"lit": "LIT", "lit-paper": "LIT of the paper", "hold": "hold", "linear": "linear"}
 STAGES = ("read", "encode", "pack", "decode", "measure", "film")
-EMPTY = '<p class="inlay-hint">Drop in a video, or pick a built-in clip, and its kept cells appear here.</p>'
+SCORE_STEPS, UNSCORED = 24.0, 255  # codes to a doubling of the score; kept with nothing to compare with
+LATENT_GAP = 1  # cells between the channels of a picture
 
 
-def panels(session: Session, frame: int, fill: str) -> str:
-    """One frame, side by side: what there is of input, kept cells, reconstruction and difference."""
+# --- the viewer -------------------------------------------------------------------------------------------------------
+
+
+def viewer(session: Session, active: str) -> str:
+    """All that the viewer draws, as one attribute. Base64: nothing in a visitor's file name can become markup."""
+    data = json.dumps(viewer_data(session, active)).encode()
+    return f'<div hidden data-view="{base64.b64encode(data).decode()}"></div>'
+
+
+def viewer_data(session: Session, active: str) -> dict[str, Any]:
     with session.lock:
-        choice, original, result = session.choice, session.original, session.results.get(fill)
-    if choice is None:
-        return EMPTY
-    shown = [_figure(label, picture) for label, picture in _pictures(choice, original, result, _clamped(frame, choice))]
-    return f'<div class="inlay-panels">{"".join(shown)}</div>'
+        if not session.settings:
+            return {}
+        choice = session.settings["A"].choice
+        info = choice.chunks[0].info
+        return {
+            "clip": session.name,
+            "version": session.version,
+            "active": active,
+            "width": info.width,
+            "height": info.height,
+            "fps": float(info.fps),
+            "frames": choice.frames,
+            "slots": choice.slot_T.tolist(),
+            "grid": list(choice.keep_Shw.shape[1:]),
+            "stride": choice.chunks[0].recipe.space_stride,
+            "input": _addresses(session.sheets),
+            "settings": {name: _setting(session, setting) for name, setting in session.settings.items()},
+            "look": {"dim": DIM, "edge": EDGE.tolist(), "gain": GAIN, "ramp": RAMP.tolist()},
+        }
 
 
-def _pictures(
-    choice: Choice, original: Video | None, result: Result | None, frame: int
-) -> Iterator[tuple[str, Tensor]]:
-    if original is not None:
-        yield "input", original.frames[frame]
-    backdrop = original if original is not None or result is None else result.video
-    yield f"kept cells {choice.keep_Thw[frame].float().mean().item():.0%}", _lit(backdrop, choice, [frame])[0]
-    if result is not None:
-        yield f"reconstruction ({FILL_NAMES[result.fill]})", result.video.frames[frame]
-    if result is not None and original is not None:
-        yield f"difference x{GAIN}", difference(original.frames[frame], result.video.frames[frame])
+def _addresses(sheets: Sheets | None) -> dict[str, Any] | None:
+    if sheets is None:
+        return None
+    urls = [f"gradio_api/file={path}" for path in sheets.paths]
+    return {"urls": urls, "columns": sheets.columns, "each": sheets.each}
 
 
-def _lit(backdrop: Video | None, choice: Choice, places: list[int]) -> Tensor:
-    """Frames under their masks; of tokens that have not been decoded yet, the masks themselves."""
-    info, stride = choice.chunks[0].info, choice.chunks[0].recipe.space_stride
-    grey = torch.full((len(places), info.height, info.width, 3), 200, dtype=torch.uint8)
-    return light(grey if backdrop is None else backdrop.frames[places], choice.keep_Thw[places], stride)
+def _setting(session: Session, setting: Setting) -> dict[str, Any]:
+    choice, result = setting.choice, setting.result
+    code, top = score_codes(choice.score_Shw)
+    return {
+        "tau": choice.tau,
+        "keep": choice.keep,
+        "fill": setting.fill,
+        "fill_name": FILL_NAMES.get(setting.fill, setting.fill),
+        "rate": choice.curve.keep_rate,
+        "rates": choice.curve.keep_rates,
+        "seconds": choice.curve.seconds,
+        "mask": _text(np.packbits(choice.keep_Shw.cpu().numpy())),
+        "scores": None if code is None else {"codes": _text(code), "top": top, "steps": SCORE_STEPS},
+        "psnr": None if result is None else result.psnr,
+        "result": None if result is None else _addresses(result.sheets),
+    }
 
 
-def _figure(label: str, picture: Tensor) -> str:
-    text = escape(label)
-    source = data_uri(image_bytes(picture, "webp"), "webp")
-    return f'<figure><img alt="{text}" src="{source}"><figcaption>{text}</figcaption></figure>'
+def score_codes(score_Shw: Tensor | None) -> tuple[np.ndarray | None, float]:
+    """A byte for each score, within 3 %: code c stands for top * (2^(c / steps) - 1) / (2^(254 / steps) - 1)."""
+    if score_Shw is None:
+        return None, 0.0
+    score = score_Shw.cpu().numpy().astype(np.float64)
+    finite = np.isfinite(score)
+    top = float(score[finite].max(initial=0.0))
+    share = np.where(finite, score, 0.0) / (top or 1.0)
+    code = np.round(SCORE_STEPS * np.log2(1 + share * (2 ** (254 / SCORE_STEPS) - 1)))
+    return np.where(finite, code, UNSCORED).astype(np.uint8), top
 
 
-def mask_strip(session: Session) -> str:
-    """The whole clip at a glance: frames at even distances, under their masks."""
-    with session.lock:
-        choice, original = session.choice, session.original
-        decoded = next((result.video for result in session.results.values()), None)
-    if choice is None:
-        return ""
-    backdrop = original if original is not None else decoded
-    count = min(STRIP, choice.frames)
-    places = [round(i * (choice.frames - 1) / max(count - 1, 1)) for i in range(count)]
-    row = strip(_lit(backdrop, choice, places), short=SHORT_SIDE)
-    alt = f"kept cells of {count} frames over the clip"
-    return f'<img class="inlay-strip" alt="{alt}" src="{data_uri(image_bytes(row, "webp"), "webp")}">'
+def _text(data: np.ndarray) -> str:
+    return base64.b64encode(data.tobytes()).decode()
 
 
-def curve(session: Session, frame: int) -> str:
-    """The share of kept cells over time as steps, the whole clip's as a dashed line, the present frame as a mark.
-
-    SVG of its own: it is drawn anew while a slider moves, and stretches with the page while its text does not.
-    """
-    with session.lock:
-        choice = session.choice
-    if choice is None:
-        return ""
-    fps = float(choice.chunks[0].info.fps)
-    trace, end = choice.curve, max(choice.frames / fps, choice.curve.seconds[-1] + 1e-3)
-
-    def x(second: float) -> float:
-        return 1000 * min(second / end, 1.0)
-
-    steps = "".join(
-        f"L{x(a):.1f} {100 - 100 * rate:.1f}L{x(b):.1f} {100 - 100 * rate:.1f}"
-        for a, b, rate in zip(trace.seconds, [*trace.seconds[1:], end], trace.keep_rates, strict=True)
-    )
-    now, mean = x(_clamped(frame, choice) / fps), 100 - 100 * trace.keep_rate
-    grid = "".join(f'<line x1="0" x2="1000" y1="{y}" y2="{y}" class="grid"/>' for y in (0, 50, 100))
-    label = f"kept cells over time, {trace.keep_rate:.1%} of all"
-    return (
-        f'<div class="inlay-curve"><div class="rates"><span>100%</span><span>50%</span><span>0%</span></div>'
-        f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{label}"><title>{label}</title>'
-        f'{grid}<path d="M0 100{steps}L1000 100Z" class="area"/><path d="M{steps[1:]}" class="line"/>'
-        f'<line x1="0" x2="1000" y1="{mean:.1f}" y2="{mean:.1f}" class="mean"/>'
-        f'<line x1="{now:.1f}" x2="{now:.1f}" y1="0" y2="100" class="now"/></svg>'
-        f'<div class="times"><span>0 s</span><span>{label}</span><span>{end:.2f} s</span></div></div>'
-    )
+# --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def table(session: Session) -> str:
-    """One column for the mask, one for each fill that was reconstructed."""
+    """A column for each setting, and one for each of its fills that was reconstructed."""
     with session.lock:
-        choice, file, results = session.choice, session.token_file, list(session.results.values())
-        seconds, frames = dict(session.seconds), session.choice.frames if session.choice else 0
-    if choice is None:
+        settings = dict(session.settings)
+        seconds = dict(session.seconds)
+    if not settings:
         return ""
-    size = file.stat().st_size if file is not None and file.is_file() else None
-    info = choice.chunks[0].info
-    pixels = frames * info.width * info.height
-    rows = [
-        ("clip", f"{frames} frames {info.width}x{info.height} at {float(info.fps):g} fps"),
-        ("tau", f"{choice.tau:.4g}"),
-        ("keep rate", f"{choice.curve.keep_rate:.1%}, mode {choice.mode}"),
-        ("tokens", f"{choice.curve.tokens:,} of {choice.curve.cells:,}"),
-        ("bytes", "after Reconstruct" if size is None else f"{size:,}"),
-        ("bits per pixel", "after Reconstruct" if size is None else f"{8 * size / pixels:.4f}"),
+    columns: list[tuple[str, Setting, Result | None]] = [
+        (name, setting, result) for name, setting in settings.items() for result in setting.results.values() or [None]
     ]
-    facts = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in rows)
-    page = f'<div class="inlay-tables"><table><caption>Tokens</caption>{facts}</table>'
-    if not results:
-        spent = ", ".join(f"{stage} {seconds[stage]:.2f}" for stage in STAGES if stage in seconds)
-        return f'{page}<p class="inlay-hint">Seconds so far: {spent}</p></div>'
-    return f"{page}{_quality(results)}</div>"
+    rows = [(label, [_cell(label, session, *column) for column in columns]) for label in ROWS]
+    stages = [stage for stage in STAGES if any(r is not None and stage in r.seconds for _, _, r in columns)]
+    rows += [(f"{s} (s)", [_number(r.seconds.get(s) if r else None, 2) for _, _, r in columns]) for s in stages]
+    head = "".join(f"<th>{name}</th>" for name, _, _ in columns)
+    body = "".join(
+        f"<tr><th>{label}</th>{''.join(f'<td>{escape(v)}</td>' for v in cells)}</tr>" for label, cells in rows
+    )
+    spent = ", ".join(f"{stage} {seconds[stage]:.2f}" for stage in STAGES if stage in seconds)
+    note = "" if stages else f'<p class="inlay-hint">Seconds so far: {spent}</p>'
+    return f'<div class="inlay-table"><table><tr><th>setting</th>{head}</tr>{body}</table>{note}</div>'
 
 
-def _quality(results: list[Result]) -> str:
-    head = "".join(f"<th>{escape(FILL_NAMES[r.fill])}</th>" for r in results)
-    lines = [
-        ("PSNR (dB)", [_number(r.psnr, 2) for r in results]),
-        ("SSIM", [_number(r.ssim, 4) for r in results]),
-    ]
-    stages = [stage for stage in STAGES if any(stage in r.seconds for r in results)]
-    lines += [(f"{stage} (s)", [_number(r.seconds.get(stage), 2) for r in results]) for stage in stages]
-    body = "".join(f"<tr><th>{name}</th>{''.join(f'<td>{v}</td>' for v in values)}</tr>" for name, values in lines)
-    return f"<table><caption>Reconstruction, by fill</caption><tr><th>fill</th>{head}</tr>{body}</table>"
+ROWS = ("clip", "tau", "keep rate", "tokens", "fill", "PSNR (dB)", "SSIM", "bytes", "bits per pixel")
+
+
+def _cell(label: str, session: Session, name: str, setting: Setting, result: Result | None) -> str:
+    choice, info = setting.choice, setting.choice.chunks[0].info
+    size = setting.token_file.stat().st_size if setting.token_file is not None else None
+    pixels = choice.frames * info.width * info.height
+    return {
+        "clip": f"{choice.frames} frames {info.width}x{info.height} at {float(info.fps):g} fps",
+        "tau": f"{choice.tau:.4g}",
+        "keep rate": f"{choice.curve.keep_rate:.1%}, mode {choice.mode}",
+        "tokens": f"{choice.curve.tokens:,} of {choice.curve.cells:,}",
+        "fill": "not yet" if result is None else FILL_NAMES[result.fill],
+        "PSNR (dB)": "not yet" if result is None else _number(result.psnr, 2),
+        "SSIM": "not yet" if result is None else _number(result.ssim, 4),
+        "bytes": "not yet" if size is None else f"{size:,}",
+        "bits per pixel": "not yet" if size is None else f"{8 * size / pixels:.4f}",
+    }[label]
 
 
 def _number(value: float | None, digits: int) -> str:
     return "n/a" if value is None else f"{value:.{digits}f}"
 
 
-def write_film(result: Result, path: Path) -> Path:
+def code(session: Session, which: str) -> str:
+    """What to type for the same tokens, to be copied."""
+    with session.lock:
+        setting = session.settings.get(which)
+        if setting is None:
+            return ""
+        made = snippets(session, setting.choice, setting.fill)
+    blocks = (("Command line", made.command), ("Python", made.python))
+    return "".join(
+        f'<figure class="inlay-code"><figcaption>{title} <button type="button" data-copy>Copy</button></figcaption>'
+        f"<pre>{escape(text)}</pre></figure>"
+        for title, text in blocks
+    )
+
+
+# --- latents ----------------------------------------------------------------------------------------------------------
+
+
+def latents(session: Session, slot: int) -> str:
+    """One slot: its three strongest directions as colours, and every channel on its own."""
+    z_Chw = session.slot_latents(slot).float().cpu()
+    wide = z_Chw.abs().amax().clamp(min=1e-9)
+    channels = [heat((z_hw / wide + 1) / 2) for z_hw in z_Chw]
+    alt = f"latents of slot {slot}: {len(z_Chw)} channels of {z_Chw.shape[1]}x{z_Chw.shape[2]} cells"
+    pictures = (
+        (directions(z_Chw), "three strongest directions as red, green, blue"),
+        (_tiles(channels), "all channels"),
+    )
+    shown = "".join(
+        f'<figure><img alt="{alt}, {what}" src="{data_uri(image_bytes(picture), "png")}"><figcaption>{what}'
+        "</figcaption></figure>"
+        for picture, what in pictures
+    )
+    hint = f'<p class="inlay-hint">{alt}; dark is {-wide:.2f}, bright is {wide:.2f}.</p>'
+    return f'{hint}<div class="inlay-latents">{shown}</div>'
+
+
+def directions(z_Chw: Tensor) -> Tensor:
+    """[h, w, 3] uint8: where each cell lies along the three directions in which the cells differ most."""
+    x_NC = z_Chw.flatten(1).T
+    centred = x_NC - x_NC.mean(0)
+    _, _, axes = torch.linalg.svd(centred, full_matrices=False)
+    axes = axes[:3] * axes[:3].sum(1, keepdim=True).sign()  # a direction and its opposite are one
+    along = torch.zeros(len(x_NC), 3)
+    along[:, : len(axes)] = centred @ axes.T
+    low, high = along.quantile(0.02, dim=0), along.quantile(0.98, dim=0)
+    share = ((along - low) / (high - low).clamp(min=1e-9)).clamp(0, 1)
+    return (255 * share).round().to(torch.uint8).view(*z_Chw.shape[1:], 3)
+
+
+def _tiles(pictures: list[Tensor]) -> Tensor:
+    """Pictures of one size in a square of rows, with middle grey between."""
+    columns = int(np.ceil(np.sqrt(len(pictures))))
+    height, width, _ = pictures[0].shape
+    rows = -(-len(pictures) // columns)
+    step_y, step_x = height + LATENT_GAP, width + LATENT_GAP
+    sheet = torch.full((rows * step_y - LATENT_GAP, columns * step_x - LATENT_GAP, 3), 128, dtype=torch.uint8)
+    for number, picture in enumerate(pictures):
+        y, x = number // columns * step_y, number % columns * step_x
+        sheet[y : y + height, x : x + width] = picture
+    return sheet
+
+
+# --- the film ---------------------------------------------------------------------------------------------------------
+
+
+def write_film(result: Result, video: Video, original: Video | None, path: Path) -> Path:
     """Input, kept cells and reconstruction side by side, as an mp4 that browsers play."""
     start = time.perf_counter()
-    scenes = shots(result.choice.chunks, [result.video], None if result.original is None else [result.original])
+    scenes = shots(result.choice.chunks, [video], None if original is None else [original])
     made = f"reconstruction ({FILL_NAMES[result.fill]})"
     write_video(film(scenes, frames=result.choice.frames, made=made), path, force=True)
     result.seconds["film"] = time.perf_counter() - start
     return path
-
-
-def _clamped(frame: int, choice: Choice) -> int:
-    return min(max(int(frame), 0), choice.frames - 1)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_SHARE": "False"}
 LISTEN = "Where to listen; 0.0.0.0 lets the whole network in."
 NAMES = "Names under which it may be reached besides localhost and its address, with commas between."
-TIDY_SECONDS = 60.0  # from one look for visitors who have gone to the next
+TIDY_SECONDS = 10.0  # from one look for visitors who have gone, and memory that is free, to the next
+M_ARENA_MAX = -8  # of glibc's mallopt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,39 +78,62 @@ def free_port(config: ServeConfig) -> int:
 def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterator[tuple[Any, str]]:
     """The page while the context is open, and its address; every file is gone afterwards."""
     port = free_port(config)
+    one_arena()
     with tempfile.TemporaryDirectory(prefix="inlay-serve-", ignore_cleanup_errors=True) as root:
         folder = Path(root).resolve()
         with environment(QUIET | {"GRADIO_TEMP_DIR": str(folder / "files")}):
             require("gradio", extra="web")
+            from inlay.web import child
             from inlay.web.actions import Actions
+            from inlay.web.clips import DEFAULT, EncodedClips, built_in
             from inlay.web.page import build
             from inlay.web.sessions import Sessions
 
+            child.warm_up()
             files = folder / "files"
             files.mkdir()
             sessions = Sessions(files / "sessions", most=config.sessions)
             stop = threading.Event()
             threading.Thread(target=_tidy, args=(sessions, stop), name="tidy", daemon=True).start()
-            page = build(Actions(tokenizer=tokenizer, sessions=sessions, limits=limits, uploads=files))
+            threading.Thread(target=built_in, args=(DEFAULT,), name="paint", daemon=True).start()
+            clips = EncodedClips(folder=files / "clips")
+            page = build(Actions(tokenizer=tokenizer, sessions=sessions, clips=clips, limits=limits, uploads=files))
             try:
                 yield page, _launch(page, config, port, limits, files)
             finally:
                 stop.set()
                 page.close(verbose=False)
                 sessions.close()
+                clips.close()
+
+
+def one_arena() -> None:
+    """Have all threads take memory from one place.
+
+    By default glibc gives each of a web server's many threads a place of its own, where what one request has freed
+    waits for another on the same thread: the server grows with the number of its threads.
+    """
+    _glibc("mallopt", M_ARENA_MAX, 1)
+
+
+def _glibc(name: str, *args: int) -> None:
+    """Call a function of the C library, where it has it: others have no such places."""
+    if sys.platform == "linux" and (function := getattr(ctypes.CDLL(None), name, None)) is not None:
+        function(*args)
 
 
 def _tidy(sessions: Sessions, stop: threading.Event) -> None:
-    """Put away what visitors who have gone left behind, though nobody comes any more."""
+    """Put away what visitors who have gone left behind, though nobody comes any more, and give memory back."""
     while not stop.wait(TIDY_SECONDS):
         sessions.tidy()
+        _glibc("malloc_trim", 0)
 
 
 def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Path) -> str:
     from gradio.themes import Default
     from starlette.middleware import Middleware
 
-    from inlay.web.page import STYLE
+    from inlay.web.page import script, style
     from inlay.web.request_filter import RequestFilter
 
     plain = ["system-ui", "sans-serif"]  # fonts that every machine has: none is fetched
@@ -128,7 +154,8 @@ def _launch(page: Any, config: ServeConfig, port: int, limits: Limits, files: Pa
         max_file_size=limits.max_bytes,
         state_session_capacity=config.sessions,
         theme=Default(primary_hue="blue", font=plain, font_mono=["ui-monospace", "monospace"]),
-        css=STYLE.read_text(encoding="utf-8"),
+        css=style(),
+        head=script(),
         app_kwargs={
             "middleware": [Middleware(RequestFilter, folder=files, hosts=config.hosts)],
             "docs_url": None,

@@ -1,32 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One visitor's clip: latents computed once, masks as often as wanted, reconstructions on demand.
+"""One visitor's clip: latents computed once, masks as often as wanted, reconstructions on demand, in two settings.
 
-Legend: T frames, h w cells.
+Legend: T frames, S slots, h w cells.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from inlay.codec import CLIP_FRAMES, KeepCurve, WholeVideo, keep_curve, slot_of_frame
+from inlay.codec import KeepCurve, WholeVideo, keep_curve, slot_of_frame
 from inlay.container import TokenReader, TokenWriter
 from inlay.container.tokens import Tokens
-from inlay.errors import InlayError, UsageError
+from inlay.errors import InlayError, UsageError, pick
 from inlay.masking import Budget
 from inlay.measure import MeasureConfig, compare
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video, join_videos
-from inlay.web.limits import Limits, open_token_file, plain_reason, read_clip
+from inlay.web.clips import EncodedClip, pieces
+from inlay.web.limits import Limits
+from inlay.web.sheets import Sheets, write_sheets
+from inlay.web.uploads import check_token_file, plain_reason, read_clip
 
 Advance = Callable[[float, str], None]  # share done, what is being done
+SETTINGS = ("A", "B")  # that can be compared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,13 +39,16 @@ class Choice:
     """Which cells are kept at one tau."""
 
     tau: float
+    keep: float | None  # the share that was asked for, where tau was found for it
     chunks: tuple[Tokens, ...]
     curve: KeepCurve
-    keep_Thw: Tensor  # the mask of the slot that each frame belongs to
+    keep_Shw: Tensor
+    score_Shw: Tensor | None  # how far each cell was from its reference; tokens alone do not tell
+    slot_T: Tensor  # the slot that each frame belongs to
 
     @property
     def frames(self) -> int:
-        return len(self.keep_Thw)
+        return len(self.slot_T)
 
     @property
     def mode(self) -> str:
@@ -50,65 +58,118 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
-    """What came back with one fill, and of what; quality is missing where there is no original."""
+    """What came back with one fill; quality is missing where there is no original. Its pictures wait on disk."""
 
     fill: str
-    video: Video
     choice: Choice
-    original: Video | None
+    token_file: Path
+    sheets: Sheets
     seconds: dict[str, float]
     psnr: float | None = None
     ssim: float | None = None
 
 
 @dataclass(kw_only=True, eq=False)
+class Setting:
+    """One way to keep cells and to fill in the others."""
+
+    choice: Choice
+    fill: str
+    token_file: Path | None = None
+    results: dict[str, Result] = field(default_factory=dict)  # by fill
+
+    @property
+    def result(self) -> Result | None:
+        return self.results.get(self.fill)
+
+
+@dataclass(kw_only=True, eq=False)
 class Session:
-    """All that one visitor has; nothing of it is shared."""
+    """All that one visitor has; nothing of it is shared but the pictures of built-in clips."""
 
     folder: Path
     lock: threading.RLock = field(default_factory=threading.RLock)  # a slider does not wait for its own last answer
     name: str = ""
+    version: int = 0  # of the clip
     original: Video | None = None
+    sheets: Sheets | None = None  # of the original
+    reduced_to: int | None = None  # short side of a video that was larger
     latents: WholeVideo | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    choice: Choice | None = None
-    token_file: Path | None = None
-    results: dict[str, Result] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
     uploads: dict[Path, int] = field(default_factory=dict)  # what the visitor sent -> when that came to lie there
+    _made: int = 0  # folders of pictures
 
     def close(self) -> None:
         with self.lock:
-            self._take("", None, None, {})
+            self._take("", {})
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _take(self, name: str, original: Video | None, latents: WholeVideo | None, seconds: dict[str, float]) -> None:
+    def _take(
+        self, name: str, seconds: dict[str, float], *, original: Video | None = None, sheets: Sheets | None = None,
+        latents: WholeVideo | None = None, reduced_to: int | None = None,
+    ) -> None:  # fmt: skip
         """Put a clip in the place of the one before."""
         if self.latents is not None:
             self.latents.close()
-        self.name, self.original, self.latents, self.seconds = name, original, latents, seconds
-        self.choice = self.token_file = None
-        self.results.clear()
+        self.name, self.seconds, self.version = name, seconds, self.version + 1
+        before, self.sheets = self.sheets, sheets
+        self.original, self.latents, self.reduced_to = original, latents, reduced_to
+        for setting in self.settings.values():
+            self._discard(setting)
+        self.settings.clear()
+        self._remove(before)
+
+    @property
+    def stem(self) -> str:
+        """The name of the clip in files of ours, whatever a visitor's was called."""
+        return re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.name).stem).strip("-")[:60] or "clip"
+
+    def setting(self, which: str) -> Setting:
+        """B begins as A is."""
+        pick("setting", which, dict.fromkeys(SETTINGS))
+        with self.lock:
+            if not self.settings:
+                raise UsageError("there is no clip yet; drop in a video or pick a built-in one")
+            first = self.settings[SETTINGS[0]]
+            return self.settings.setdefault(which, Setting(choice=first.choice, fill=first.fill))
 
     # --- a clip comes in ---------------------------------------------------------------------------------------------
 
-    def load(self, tokenizer: Tokenizer, video: Video, name: str, read_seconds: float, advance: Advance) -> None:
+    def load(
+        self, tokenizer: Tokenizer, video: Video, name: str, read_seconds: float, advance: Advance, *,
+        reduced_to: int | None = None,
+    ) -> None:  # fmt: skip
         """Encode once; from here on only masks are computed."""
         start = time.perf_counter()
-        latents = WholeVideo.of(tokenizer, _pieces(video, advance))
+        sheets = write_sheets(video, self._pictures())
+        try:
+            latents = WholeVideo.of(tokenizer, pieces(video, advance))
+        except BaseException:
+            self._remove(sheets)
+            raise
         seconds = {"read": read_seconds, "encode": time.perf_counter() - start}
+        waiting = _on_disk(video, sheets.paths[0].parent / "frames")
         with self.lock:
-            self._take(name, video, latents, seconds)
-            self.choose_tau(float(f"{latents.start:.4g}"))  # as a person would write it
+            self._take(name, seconds, original=waiting, sheets=sheets, latents=latents, reduced_to=reduced_to)
+            self.choose_tau(self.usual_tau)
+
+    def load_built_in(self, name: str, clip: EncodedClip) -> None:
+        seconds = {"encode": clip.encode_seconds}
+        with self.lock:
+            self._take(name, seconds, original=clip.video, sheets=clip.sheets, latents=clip.latents)
+            self.choose_tau(self.usual_tau)
 
     def load_file(self, tokenizer: Tokenizer, path: Path, limits: Limits, advance: Advance) -> None:
         start = time.perf_counter()
         advance(0.0, "Reading the video")
-        video = read_clip(path, limits, lambda done, of: advance(0.2 * done / max(of or done, 1), "Reading the video"))
-        self.load(tokenizer, video, path.name, time.perf_counter() - start, advance)
+        clip = read_clip(path, limits, lambda done, of: advance(0.2 * done / max(of or done, 1), "Reading the video"))
+        side = limits.side if clip.reduced else None
+        self.load(tokenizer, clip.video, path.name, time.perf_counter() - start, advance, reduced_to=side)
 
     def load_tokens(self, tokenizer: Tokenizer, path: Path, limits: Limits) -> None:
         """A token file of a visitor: there is no original, and its mask is what it is."""
-        open_token_file(path, limits)
+        check_token_file(path, limits)
         start = time.perf_counter()
         try:
             with TokenReader(path) as reader:
@@ -119,92 +180,141 @@ class Session:
             tokenizer.check(chunk.recipe, chunk.channels)
         choice = _choice(chunks, chunks[0].recipe.tau)
         with self.lock:
-            self._take(path.name, None, None, {"read": time.perf_counter() - start})
-            self.choice, self.token_file = choice, self._place(path.stem, ".inlay")
-            shutil.copyfile(path, self.token_file)
+            self._take(path.name, {"read": time.perf_counter() - start})
+            file = self._place("A", "", ".inlay")
+            shutil.copyfile(path, file)
+            self.settings["A"] = Setting(choice=choice, fill=tokenizer.filler.default, token_file=file)
 
     # --- masks -------------------------------------------------------------------------------------------------------
 
-    def choose_tau(self, tau: float) -> Choice:
+    def choose_tau(self, tau: float, which: str = "A") -> Choice:
         """The mask at a threshold, from the cached latents alone."""
         with self.lock:
             latents = self._latents()
-            return self._choose(latents.tokens(latents.recipe(tau)), tau)
+            return self._choose(latents, latents.tokens(latents.recipe(tau)), tau, None, which)
 
-    def choose_keep(self, keep: float) -> Choice:
+    def choose_keep(self, keep: float, which: str = "A") -> Choice:
         """The mask that keeps at most this share of the cells, filled up to it exactly."""
         with self.lock:
-            plan = self._latents().solve(Budget(keep=keep, exact=True))
-            return self._choose(iter(plan), plan.recipe.tau)
+            latents = self._latents()
+            plan = latents.solve(Budget(keep=keep, exact=True))
+            return self._choose(latents, plan, plan.recipe.tau, keep, which)
 
-    def _choose(self, chunks: Iterator[Tokens], tau: float) -> Choice:
-        self.choice = _choice(tuple(chunks), tau)
-        self.token_file = None
-        self.results.clear()
-        return self.choice
+    def _choose(
+        self, latents: WholeVideo, chunks: Iterable[Tokens], tau: float, keep: float | None, which: str
+    ) -> Choice:
+        tokens = tuple(chunks)
+        scores = [found.score_BTHW for _, found in latents.selections(latents.recipe(tau), scored=True)]
+        score_Shw = torch.cat([score[0] for score in scores if score is not None])
+        choice = _choice(tokens, tau, keep, score_Shw)
+        fill = latents.parts.filler.default
+        if self.settings:
+            fill = self.setting(which).fill
+            self._discard(self.settings[which])
+        self.settings[which] = Setting(choice=choice, fill=fill)
+        return choice
 
     def _latents(self) -> WholeVideo:
         if self.latents is None:
-            why = "a token file is decoded as it is" if self.choice is not None else "there is no clip yet"
+            why = "a token file is decoded as it is" if self.settings else "there is no clip yet"
             raise UsageError(f"{why}; drop in a video or pick a built-in one to choose masks")
         return self.latents
+
+    @property
+    def usual_tau(self) -> float:
+        return float(f"{self._latents().start:.4g}")  # as a person would write it
 
     @property
     def least_keep(self) -> float:
         """The share of cells that key slots need, below which no keep rate can go."""
         return 0.0 if self.latents is None else self.latents.fixed / self.latents.cells
 
+    def slot_latents(self, slot: int) -> Tensor:
+        """[C, h, w] of one slot."""
+        with self.lock:
+            for chunk in self._latents().spool:
+                if slot < chunk.span.slots:
+                    return chunk.z_BCTHW[0, :, max(slot, 0)]
+                slot -= chunk.span.slots
+        raise UsageError("the clip has no such slot")
+
     # --- reconstruction ----------------------------------------------------------------------------------------------
 
-    def reconstruct(self, tokenizer: Tokenizer, fill: str, advance: Advance) -> Result:
+    def reconstruct(self, tokenizer: Tokenizer, fill: str, advance: Advance, which: str = "A") -> tuple[Result, Video]:
         """Write the token file, read it back and decode it: what is shown is what a download gives."""
         tokenizer.filler.find(fill)
         with self.lock:
-            choice, original, name = self.choice, self.original, self.name
-            if choice is None:
-                raise UsageError("there is no clip yet; drop in a video or pick a built-in one")
+            setting, original = self.setting(which), self.original
+            setting.fill = fill
             seconds = dict(self.seconds)
-            if self.token_file is None:
-                self.token_file, seconds["pack"] = self._pack(choice, name)
-                self.seconds["pack"] = seconds["pack"]
-            token_file = self.token_file
+            if setting.token_file is None:
+                start = time.perf_counter()
+                setting.token_file = self._pack(setting.choice, which)
+                self.seconds["pack"] = seconds["pack"] = time.perf_counter() - start
+            token_file = setting.token_file
         video, seconds["decode"] = _decode(tokenizer, token_file, fill, advance)
-        result = Result(fill=fill, video=video, choice=choice, original=original, seconds=seconds)
-        if original is not None:
-            advance(0.9, "Measuring")
-            result = _measured(result, original)
+        advance(0.88, "Measuring")
+        psnr, ssim = (None, None) if original is None else _quality(original, video, seconds)
+        result = Result(
+            fill=fill, choice=setting.choice, token_file=token_file, sheets=write_sheets(video, self._pictures()),
+            seconds=seconds, psnr=psnr, ssim=ssim,
+        )  # fmt: skip
         with self.lock:
-            if self.choice is choice:  # the slider may have moved on meanwhile
-                self.results[fill] = result
-        return result
+            before, setting.results[fill] = setting.results.get(fill), result
+            self._remove(before.sheets if before is not None else None)
+            if self.settings.get(which) is not setting:  # a slider has moved meanwhile
+                self._discard(setting)
+        return result, video
 
-    def _pack(self, choice: Choice, name: str) -> tuple[Path, float]:
-        start = time.perf_counter()
-        path = self._place(Path(name).stem, ".inlay")
-        first = choice.chunks[0]
+    def _pack(self, choice: Choice, which: str) -> Path:
+        path, first = self._place(which, "", ".inlay"), choice.chunks[0]
         with TokenWriter(path, info=first.info, recipe=first.recipe, force=True) as writer:
             for chunk in choice.chunks:
                 writer.append(chunk)
-        return path, time.perf_counter() - start
+        return path
 
-    def _place(self, stem: str, suffix: str) -> Path:
-        """A file of ours, whatever a visitor's was called."""
-        plain = "".join(c if (c.isascii() and c.isalnum()) or c in "-_" else "-" for c in stem).strip("-")[:60]
-        return self.folder / f"{plain or 'clip'}{suffix}"
+    def _place(self, which: str, ending: str, suffix: str) -> Path:
+        folder = self.folder / pick("setting", which, {name: name for name in SETTINGS})
+        folder.mkdir(exist_ok=True)
+        return folder / f"{self.stem}{ending}{suffix}"
 
-    def film_place(self, fill: str) -> Path:
-        return self._place(f"{Path(self.name).stem}-{fill}", ".mp4")
+    def _pictures(self) -> Path:
+        """A folder for pictures that is not there yet: a browser keeps what it has seen under a name."""
+        with self.lock:
+            self._made += 1
+            return self.folder / f"pictures{self._made}"
+
+    def _discard(self, setting: Setting) -> None:
+        for result in setting.results.values():
+            self._remove(result.sheets)
+
+    def _remove(self, sheets: Sheets | None) -> None:
+        """Pictures that nobody will ask for any more; those of built-in clips are everybody's."""
+        if sheets is not None and sheets.paths[0].is_relative_to(self.folder):
+            shutil.rmtree(sheets.paths[0].parent, ignore_errors=True)
+
+    def film_place(self, which: str, fill: str) -> Path:
+        return self._place(which, f"-{fill}", ".mp4")
 
 
-def _pieces(video: Video, advance: Advance) -> Iterator[Video]:
-    for first in range(0, len(video), CLIP_FRAMES):
-        advance(0.2 + 0.75 * first / len(video), "Encoding")
-        yield video[first : first + CLIP_FRAMES]
+def _on_disk(video: Video, path: Path) -> Video:
+    """The same frames, mapped from a file: those of many visitors need not fit into memory together."""
+    path.write_bytes(video.frames.numpy().tobytes())
+    frames = torch.from_file(str(path), shared=False, size=video.frames.numel(), dtype=torch.uint8)
+    return replace(video, frames=frames.view(video.frames.shape))
 
 
-def _choice(chunks: tuple[Tokens, ...], tau: float) -> Choice:
-    keep = torch.cat([chunk.mask[slot_of_frame(chunk)] for chunk in chunks])
-    return Choice(tau=tau, chunks=chunks, curve=keep_curve(chunks), keep_Thw=keep)
+def _choice(
+    chunks: tuple[Tokens, ...], tau: float, keep: float | None = None, score_Shw: Tensor | None = None
+) -> Choice:
+    slots, first = [], 0
+    for chunk in chunks:
+        slots.append(slot_of_frame(chunk) + first)
+        first += len(chunk.mask)
+    return Choice(
+        tau=tau, keep=keep, chunks=chunks, curve=keep_curve(chunks), keep_Shw=torch.cat([c.mask for c in chunks]),
+        score_Shw=score_Shw, slot_T=torch.cat(slots),
+    )  # fmt: skip
 
 
 def _decode(tokenizer: Tokenizer, path: Path, fill: str, advance: Advance) -> tuple[Video, float]:
@@ -218,9 +328,9 @@ def _decode(tokenizer: Tokenizer, path: Path, fill: str, advance: Advance) -> tu
         return join_videos(parts), time.perf_counter() - start
 
 
-def _measured(result: Result, original: Video) -> Result:
+def _quality(original: Video, video: Video, seconds: dict[str, float]) -> tuple[float | None, float | None]:
     start = time.perf_counter()
-    report = compare(original, result.video, ("psnr", "ssim"), config=MeasureConfig(device="cpu"))
+    report = compare(original, video, ("psnr", "ssim"), config=MeasureConfig(device="cpu"))
+    seconds["measure"] = time.perf_counter() - start
     psnr, ssim = (None if name in report.missing else report[name] for name in ("psnr", "ssim"))
-    seconds = result.seconds | {"measure": time.perf_counter() - start}
-    return replace(result, seconds=seconds, psnr=psnr, ssim=ssim)
+    return psnr, ssim

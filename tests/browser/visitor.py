@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A visitor of the page, in a browser window with nothing shared with others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60_000  # milliseconds
+
+
+class Visitor:
+    """What a person does and sees; `state` is what the viewer knows."""
+
+    def __init__(
+        self, browser: Any, address: str, *, width: int = 1280, height: int = 1000, state: str = "", touch: bool = False
+    ) -> None:
+        size = {"width": width, "height": height}
+        self.context = browser.new_context(viewport=size, accept_downloads=True, has_touch=touch)
+        self.context.set_default_timeout(PATIENCE)
+        self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address.rstrip("/"))
+        self.page = self.context.new_page()
+        self.foreign: list[str] = []
+        self.broken: list[str] = []
+        self.page.on("request", lambda r: self.foreign.append(r.url) if self._elsewhere(r.url, address) else None)
+        self.page.on("pageerror", lambda error: self.broken.append(str(error)))
+        self.page.goto(address + state)
+        self.until("window.inlay && inlay.data")
+        self.drawn()
+
+    @staticmethod
+    def _elsewhere(url: str, address: str) -> bool:
+        return not url.startswith((address, "data:", "blob:"))
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def until(self, script: str, arg: Any = None) -> None:
+        self.page.wait_for_function(script, arg=arg, timeout=PATIENCE)
+
+    def says(self, words: str) -> None:
+        self.until("words => document.querySelector('#status')?.innerText.includes(words)", words)
+
+    def drawn(self) -> None:
+        """Until the pictures have come and stand on the stage."""
+        self.until("inlay.drawn()")
+
+    # --- doing -------------------------------------------------------------------------------------------------------
+
+    def give(self, place: str, path: Path) -> None:
+        self.page.locator(f"#{place} input[type=file]").set_input_files(path)
+
+    def slide(self, place: str, value: float) -> None:
+        box = self.page.locator(f"#{place} input[type=number]")
+        box.fill(str(value))
+        box.press("Enter")
+
+    def choose(self, place: str, name: str) -> None:
+        self.page.locator(f"#{place} label").filter(has_text=name).first.click()
+
+    def put(self, side: str, picture: str) -> None:
+        self.page.locator(f"[data-side={side}]").select_option(picture)
+        self.drawn()
+
+    def download(self, place: str, folder: Path) -> Path:
+        with self.page.expect_download() as waiting:
+            self.page.locator(f"#{place}").click()
+        path = folder / waiting.value.suggested_filename
+        waiting.value.save_as(path)
+        return path
+
+    def drag(self, selector: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """From one place of an element to another, in shares of its size."""
+        self.page.mouse.move(*self.at(selector, *start))
+        self.page.mouse.down()
+        self.page.mouse.move(*self.at(selector, *end), steps=4)
+        self.page.mouse.up()
+
+    # --- seeing ------------------------------------------------------------------------------------------------------
+
+    def at(self, selector: str, x: float, y: float) -> tuple[float, float]:
+        place = self.page.locator(selector)
+        place.scroll_into_view_if_needed()
+        box = place.bounding_box()
+        return box["x"] + x * box["width"], box["y"] + y * box["height"]
+
+    def state(self, name: str) -> Any:
+        return self.page.evaluate(f"inlay.{name}")
+
+    def colour(self, x: float, y: float) -> list[int]:
+        """Of the stage, at a place in shares of its size."""
+        script = """([x, y]) => {
+            const c = document.querySelector(".picture");
+            return [...c.getContext("2d").getImageData(Math.floor(x * c.width), Math.floor(y * c.height), 1, 1).data];
+        }"""
+        return self.page.evaluate(script, [x, y])[:3]
+
+    def keep_rate(self) -> float:
+        text = self.page.locator("#table").inner_text().split("keep rate")[1]
+        return float(text.split("%")[0])
+
+    def pictures(self) -> list[str]:
+        return self.page.locator("[data-side=left] option").evaluate_all("all => all.map(o => o.value)")
+
+    def shoot(self, name: str, *, whole: bool = True) -> None:
+        if folder := os.environ.get("INLAY_SHOTS"):
+            self.page.wait_for_timeout(400)
+            self.page.screenshot(path=f"{folder}/{name}.png", full_page=whole)
