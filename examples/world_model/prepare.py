@@ -10,9 +10,10 @@ import argparse
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import save
@@ -28,7 +29,8 @@ from inlay.types import VideoInfo
 from inlay.video import open_video
 from inlay.video.listing import TRAINING, find_videos
 
-TESTED = 8  # one source of so many is kept out of training
+T = TypeVar("T")
+TESTED = 6  # one source of so many is kept out of training
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -36,17 +38,19 @@ def main(argv: list[str] | None = None) -> None:
     check_output(args.out, what="the latents", suffixes=(".safetensors",), force=True)
     tokenizer = Tokenizer.from_pretrained(args.backbone, device=args.device, weights=args.weights)
     future = args.future * tokenizer.spec.time_stride
+    videos = some(find_videos(args.videos, purpose=TRAINING).videos, args.clips)
+    judged = some([name for name, _ in videos if is_test(name)], args.judged)
     latents, names, frames = [], [], {}
-    for name, video in clips_of(args):
+    for name, video in clips_of(videos, args):
         z_BCTHW = tokenizer.encode_pixels(tokenizer.pixels([video])).cpu().half()
-        if is_test(name) and len(frames) < args.judged:
+        if name in judged:
             frames[len(names)] = video.frames[-future:]
         latents.append(z_BCTHW)
         names.append(name)
         print(f"\r{len(names)} clips", end="", flush=True)
     print()
     test_B = torch.tensor([is_test(name) for name in names])
-    if not 0 < int(test_B.sum()) < len(names):
+    if not frames or bool(test_B.all()):
         raise SystemExit(f"prepare: {len(names)} clips, {int(test_B.sum())} of them held out; give more videos")
     z_BCTHW = torch.cat(latents)
     if not 1 <= args.future <= z_BCTHW.shape[2] - 2:
@@ -75,11 +79,14 @@ def main(argv: list[str] | None = None) -> None:
           f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB")  # fmt: skip
 
 
-def clips_of(args: argparse.Namespace) -> Iterator[tuple[str, Video]]:
+def some(items: Sequence[T], most: int | None) -> Sequence[T]:
+    """At most so many, from all over the list."""
+    return items[:: max(1, len(items) // most)][:most] if most else items
+
+
+def clips_of(videos: Sequence[tuple[str, Path]], args: argparse.Namespace) -> Iterator[tuple[str, Video]]:
     """The first frames of each video; those that are too short or damaged are named and left out."""
-    videos = find_videos(args.videos, purpose=TRAINING).videos
-    step = max(1, len(videos) // args.clips) if args.clips else 1  # from all over the folder
-    for name, path in videos[::step][: args.clips]:
+    for name, path in videos:
         try:
             with open_video(path, size=args.size, frames=args.frames) as reader:
                 video = next(reader.chunks(args.frames))
