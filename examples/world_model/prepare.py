@@ -20,12 +20,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from inlay import Tokenizer, Tokens, Video
-from inlay.codec import EncodeConfig
 from inlay.container import to_bytes
 from inlay.errors import InlayError
 from inlay.files import check_output, write_atomic
 from inlay.masking import MaskConfig, keep_mask, keep_rate_of, nearest_tau
-from inlay.types import VideoInfo
+from inlay.types import Recipe, VideoInfo
 from inlay.video import open_video
 from inlay.video.listing import TRAINING, find_videos
 
@@ -52,6 +51,8 @@ def main(argv: list[str] | None = None) -> None:
     test_B = torch.tensor([is_test(name) for name in names])
     if not frames or bool(test_B.all()):
         raise SystemExit(f"prepare: {len(names)} clips, {int(test_B.sum())} of them held out; give more videos")
+    if len({z.shape for z in latents}) > 1:
+        raise SystemExit("prepare: clips of several shapes; give one --size for all, WxH")
     z_BCTHW = torch.cat(latents)
     if not 1 <= args.future <= z_BCTHW.shape[2] - 2:
         raise SystemExit(f"prepare: {z_BCTHW.shape[2]} slots leave no past of two before --future {args.future}")
@@ -110,7 +111,7 @@ def masked(z_BCTHW: Tensor, tau: float) -> Tensor:
 
 def token_bytes(tokenizer: Tokenizer, z_BCTHW: Tensor, tau: float, args: argparse.Namespace) -> int:
     """What the clips take as token files, header and mask included."""
-    recipe = EncodeConfig(mode="clips").recipe(tokenizer.spec, tau=tau, fill=tokenizer.filler.default)
+    recipe = Recipe(backbone=tokenizer.spec.name, weight_hash=tokenizer.spec.weight_hash, tau=tau)
     rows, columns = (side * tokenizer.spec.space_stride for side in z_BCTHW.shape[3:])
     info = VideoInfo(width=columns, height=rows, fps=Fraction(24), frames=args.frames)
     total = 0
