@@ -5,8 +5,8 @@
 
 The cache is one of musubi-tuner, for the model that has as many channels as `mini`, made in DIR by `mini` from the
 first 81 frames of the videos at 448x256 (a second run uses what is there). To be timed, each clip is mirrored to the
-area of 896x512 and stands there several times. Seconds are those of the CPU, so that what else the machine does counts little; each precision is a process of
-its own.
+area of 896x512 and stands there several times. Seconds are those of the CPU, so that what else the machine does counts
+little; each precision is a process of its own.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def main() -> None:
         files = sorted(Path(folder, "cache").iterdir())
         record = {
             "command": f"python benchmarks/caches.py VIDEOS --made DIR --clips {given.clips} --copies {given.copies}",
-            "cache": f"musubi-tuner, {files[0].stem.rpartition('_')[2]}: latents of mini, up to 81 frames; timed at four times the area",
+            "cache": f"musubi-tuner, {files[0].stem.rpartition('_')[2]}: latents of mini, up to 81 frames, "
+            "timed at four times the area",
             "files": len(files),
             "latent_mb": round(sum(path.stat().st_size for path in files) / 1e6, 1),
             "machine": f"{platform.processor() or platform.machine()}, one thread of {os.cpu_count()} cores, "
