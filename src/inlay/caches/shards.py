@@ -177,7 +177,7 @@ def clip_record(key: str, source: str, sha256: str, tokens: Tokens, data: bytes,
 
 
 def new_tar(file: BinaryIO) -> tarfile.TarFile:
-    return tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, copybufsize=COPIED)
+    return tarfile.TarFile(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, copybufsize=COPIED)
 
 
 def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> int:
