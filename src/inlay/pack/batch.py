@@ -76,6 +76,11 @@ class Packed:
         return self.cu_seqlens.diff()
 
     @cached_property
+    def offsets(self) -> Tensor:
+        """[B + 1] int64: cu_seqlens as nested tensors take it, one for all of them, so that they agree."""
+        return self.cu_seqlens.long()
+
+    @cached_property
     def max_seqlen(self) -> int:
         """Cells of the longest clip; asked once, since on a GPU the answer must be waited for."""
         return int(self.lengths.max())
@@ -107,7 +112,7 @@ class Packed:
         """A jagged nested tensor [B, *, D] of the values, or of anything with a row for each cell; no copy."""
         x_ND = self.values if x_ND is None else x_ND
         return torch.nested.nested_tensor_from_jagged(
-            x_ND, self.cu_seqlens.long(), min_seqlen=self.min_seqlen, max_seqlen=self.max_seqlen
+            x_ND, self.offsets, min_seqlen=self.min_seqlen, max_seqlen=self.max_seqlen
         )
 
     def padded(self, x_ND: Tensor | None = None) -> tuple[Tensor, Tensor]:
