@@ -3,10 +3,10 @@
 
     python benchmarks/caches.py VIDEOS --made DIR --out benchmarks/caches_cpu_DATE.json [--clips 12] [--copies 4]
 
-The cache is one of musubi-tuner (Wan), made in DIR by `mini` from the first 81 frames of the videos at 448x256 (a
-second run uses what is there). To be timed, each clip is mirrored to the area of 896x512 and stands there several
-times. Seconds are those of the CPU, so that what else the machine does counts little; each precision is a process of
-its own.
+The cache is one of musubi-tuner, for the model that has as many channels as `mini`, made in DIR by `mini` from the
+first 81 frames of the videos at 448x256 (a second run uses what is there). To be timed, each clip is mirrored to the
+area of 896x512 and stands there several times. Seconds are those of the CPU, so that what else the machine does counts
+little; each precision is a process of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a che
 from inlay.caches import MakeConfig, PackConfig, make_cache, pack_cache, unpack_cache, verify_cache
 from inlay.tokenizer import Tokenizer
 
+FORMATS = {16: "musubi-wan", 32: "musubi-hv15"}  # channels -> a cache with latents of as many
 PARTS = {  # what the profile is summed up by -> function
     "SHA-256 of files": "file_digest",
     "read the latents": "latents",
@@ -47,25 +48,29 @@ def make(videos: Path, made: Path, clips: int) -> None:
     made.mkdir(parents=True, exist_ok=True)
     chosen = made.parent / f"{made.name}.txt"
     chosen.write_text("".join(f"{path.resolve()}\n" for path in sorted(videos.glob("*.mp4"))[:clips]))
-    config = MakeConfig(format="musubi-wan", frames=81, size="448x256")
-    make_cache(str(chosen), str(made), config, Tokenizer.from_pretrained("mini", device="cpu"))
+    tokenizer = Tokenizer.from_pretrained("mini", device="cpu")
+    config = MakeConfig(format=FORMATS[tokenizer.spec.channels], frames=81, size="448x256")
+    make_cache(str(chosen), str(made), config, tokenizer)
 
 
 def multiply(made: Path, root: Path, copies: int) -> None:
     """As they are to see what is lost; to be timed, mirrored to four times the area, each several times."""
-    from safetensors.torch import load_file, save_file
+    from safetensors import safe_open
+    from safetensors.torch import save_file
 
     for place in ("once", "cache"):
         (root / place).mkdir()
     for path in sorted(made.glob("*.safetensors")):
         shutil.copyfile(path, root / "once" / path.name)
-        (z_CTHW,) = load_file(path).values()
+        with safe_open(path, "pt") as file:
+            (name,), metadata = file.keys(), file.metadata()
+            z_CTHW = file.get_tensor(name)
         rows = torch.cat([z_CTHW, z_CTHW.flip(2)], dim=2)
         large = torch.cat([rows, rows.flip(3)], dim=3).contiguous()
         _, T, H, W = large.shape
         for copy in range(copies):
-            name = root / "cache" / f"copy{copy}_{path.name}"
-            save_file({f"latents_{T}x{H}x{W}_bfloat16": large}, name, metadata={"architecture": "wan"})
+            key = f"latents_{T}x{H}x{W}_{name.rpartition('_')[2]}"
+            save_file({key: large}, root / "cache" / f"copy{copy}_{path.name}", metadata=metadata)
 
 
 def pack(root: str, precision: str, profiled: bool) -> dict[str, Any]:
@@ -180,7 +185,8 @@ def main() -> None:
         files = sorted(Path(folder, "cache").iterdir())
         record = {
             "command": f"python benchmarks/caches.py VIDEOS --made DIR --clips {given.clips} --copies {given.copies}",
-            "cache": "musubi-tuner, Wan: latents of mini, up to 81 frames; timed as bfloat16 [16, 21, 64, 112]",
+            "cache": f"musubi-tuner, {files[0].stem.rpartition('_')[2]}: latents of mini, up to 81 frames, "
+            "timed at four times the area",
             "files": len(files),
             "latent_mb": round(sum(path.stat().st_size for path in files) / 1e6, 1),
             "machine": f"{platform.processor() or platform.machine()}, one thread of {os.cpu_count()} cores, "

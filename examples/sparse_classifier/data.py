@@ -11,14 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.container.tokens import run_lengths
 from inlay.errors import UsageError
 from inlay.fill import hold
 from inlay.masking import MaskConfig, keep_mask
-from inlay.pack import Packed, pack_latents
+from inlay.pack import Packed, pack_kept, pack_latents
 
 READINGS = {
     "dense": "every cell of the latents",
@@ -103,17 +101,3 @@ def lot(keep_BTHW: Tensor, rng: torch.Generator) -> Tensor:
     flat = keep_BTHW.flatten(1)
     place = torch.rand(flat.shape, generator=rng).to(flat.device).argsort(1).argsort(1)
     return (place < flat.sum(1, keepdim=True)).view_as(keep_BTHW)
-
-
-def pack_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
-    """What `inlay.pack.pack` makes of the tokens of these clips; all have one grid, so none is looked at alone."""
-    B, T, H, W = keep_BTHW.shape
-    runs_BTHW = run_lengths(keep_BTHW.transpose(0, 1).reshape(T, B * H, W)).view(T, B, H, W).transpose(0, 1)
-    counts_B = keep_BTHW.flatten(1).sum(1)
-    return Packed(
-        values=z_BCTHW.movedim(1, -1)[keep_BTHW],
-        positions=keep_BTHW.nonzero()[:, 1:],
-        run_lengths=runs_BTHW[keep_BTHW],
-        cu_seqlens=F.pad(counts_B.cumsum(0), (1, 0)).to(torch.int32),
-        grids=torch.tensor([[T, H, W]], device=keep_BTHW.device).expand(B, 3).contiguous(),
-    )

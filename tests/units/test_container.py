@@ -256,6 +256,11 @@ class TestQuantiser:
         with pytest.raises(UsageError):
             to_bytes(tokens)
 
+    def test_values_whose_sum_is_too_large_are_still_finite(self) -> None:
+        tokens = make_tokens(precision="fp32")
+        tokens.values[:] = 3e38
+        assert same(container.open(to_bytes(tokens)), tokens)
+
     def test_outliers_escape(self) -> None:
         tokens = stepped(make_tokens(), (0.0625,) * 16)
         usual = len(to_bytes(tokens))

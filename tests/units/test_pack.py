@@ -21,6 +21,7 @@ from inlay.pack import (
     flex_mask,
     grid_positions,
     pack,
+    pack_kept,
     pack_latents,
     rope_angles,
     rotate,
@@ -82,6 +83,17 @@ def test_dense_latents_pack_as_tokens_that_keep_everything() -> None:
     assert torch.equal(batch[1].positions, grid_positions(3, 4, 5))
     kept = tokens(3, 4, 5, 1.0)
     assert torch.equal(batch[0].positions, kept.positions)
+
+
+def test_kept_cells_of_dense_latents_pack_as_their_tokens_do() -> None:
+    made = [tokens(5, 4, 6, keep, seed=i) for i, keep in enumerate((0.2, 0.9, 0.0))]
+    z, keep = torch.cat([t.dense() for t in made]), torch.stack([t.mask for t in made])
+    z = torch.where(keep[:, None], z, 7.0)  # what was dropped is not read
+    batch, wanted = pack_kept(z, keep), pack(made)
+    for name in ("values", "positions", "run_lengths", "cu_seqlens", "grids"):
+        assert torch.equal(getattr(batch, name), getattr(wanted, name)), name
+    with pytest.raises(ShapeError, match=r"masks bool"):
+        pack_kept(z, keep[:, :3])
 
 
 def test_nested_and_padded_hold_the_same_clips() -> None:

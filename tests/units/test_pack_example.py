@@ -8,17 +8,12 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-
-from inlay.container.tokens import Tokens
-from inlay.pack import pack
-from inlay.types import Recipe, VideoInfo
 
 MODULES = ("clips", "data", "model", "prepare", "train", "speed", "sweep")
 FOLDER = Path(__file__).parents[2] / "examples" / "sparse_classifier"
@@ -68,20 +63,6 @@ def test_every_clip_is_tested_once_in_four_folds(example: dict[str, Any], latent
     assert sorted(i for data in folds for i in data.test.tolist()) == list(range(65))
     for data in folds:
         assert not set(data.test.tolist()) & set(data.train.tolist())
-
-
-def test_packing_on_the_device_is_what_pack_does(example: dict[str, Any], latents: Path) -> None:
-    data = example["data"].Data.load(latents)
-    z, keep = data.z_BCTHW[:3], data.keep_BTHW[:3]
-    info = VideoInfo(width=32, height=32, fps=Fraction(24), frames=5)
-    recipe = Recipe(backbone="-", weight_hash="-", tau=0)
-    clips = [
-        Tokens(values=z_CTHW.movedim(0, -1)[k], mask=k, info=info, recipe=recipe)
-        for z_CTHW, k in zip(z, keep, strict=True)
-    ]
-    made, wanted = example["data"].pack_kept(z, keep), pack(clips)
-    for name in ("values", "positions", "run_lengths", "cu_seqlens", "grids"):
-        assert torch.equal(getattr(made, name), getattr(wanted, name)), name
 
 
 def test_cells_drawn_by_lot_are_as_many(example: dict[str, Any], latents: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from inlay.backbones import BACKBONES, load_backbone, resolve
 from inlay.backbones.diffusers import KINDS
 from inlay.cli.main import main
 from inlay.codec.calls import join_states, shape_of, split_state
+from inlay.kernels import compile_halves
+from inlay.kernels.rule import PATHS
 from inlay.tokenizer import Tokenizer
 from inlay.video import read_video, write_video
 from tests.conftest import moving_square
@@ -124,6 +128,46 @@ def test_a_long_video_has_one_first_slot(named: tuple[str, Path]) -> None:
         video = tokenizer.backbone.decode(tokenizer.backbone.encode(x))
     shown = ((video[0].permute(1, 2, 3, 0).clamp(-1, 1) + 1) * 127.5).round()
     assert (tokenizer.decode(tokens).frames.float() - shown).abs().max() <= 1  # of 255, in chunks and at once
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INLAY_FAST=compile, on a CPU too."""
+    monkeypatch.setenv("INLAY_FAST", "compile")
+    monkeypatch.setitem(PATHS, "compiled", replace(PATHS["compiled"], device="cpu", needs=("compile",)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, by its own compiler
+def test_compile_reaches_both_halves(named: tuple[str, Path], compiling: None) -> None:
+    name, folder = named
+    model = Tokenizer.from_pretrained(name, weights=folder, device="cpu").backbone.model
+    assert model.encoder._compiled_call_impl is not None and model.decoder._compiled_call_impl is not None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, by its own compiler
+@torch.no_grad()
+def test_compiled_halves_give_the_same_numbers_and_soon_need_no_more_graphs(
+    named: tuple[str, Path], compiling: None
+) -> None:
+    """No state, a young one and an old one: what follows is compiled no more. The backend needs no compiler."""
+    name, folder = named
+    plain, fast = (load_backbone(name, weights=folder) for _ in "12")
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    assert compile_halves(fast, torch.device("cpu"), backend="eager")
+    x, ends = noise(fast, 5), [0, *map(fast.spec.frames, (3, 4, 5))]
+    parts, state, graphs = [], None, []
+    for start, end in pairwise(ends):
+        z, state = fast.encode_next(x[:, :, start:end], state)
+        parts.append(z)
+        graphs.append(counters["stats"]["unique_graphs"])
+    z = torch.cat(parts, dim=2)
+    torch.testing.assert_close(z, plain.encode(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fast.decode(z), plain.decode(z), rtol=1e-4, atol=1e-4)
+    assert graphs[0] == 3 and graphs[1] == graphs[2] <= 4, graphs
+    assert not counters["graph_break"]
 
 
 def test_the_table_is_true_of_the_published_shapes() -> None:

@@ -191,6 +191,15 @@ class Wan(Diffusers):
 
     stateful = True
 
+    @property
+    def encoder(self) -> nn.Module:
+        """Runs slot by slot; what INLAY_FAST=compile compiles, as it does the decoder."""
+        return self.model.encoder
+
+    @property
+    def decoder(self) -> nn.Module:
+        return self.model.decoder
+
     def encode(self, x_BCTHW: Tensor) -> Tensor:
         return self.encode_next(x_BCTHW, None)[0]
 

@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from inlay.caches.base import ClipFacts
 from inlay.caches.holes import DTYPES, CacheError
@@ -25,6 +26,7 @@ from inlay.masking import Budget
 from inlay.scale.layout import TAR, VideoRecord, dump, dump_line, shard_name, shard_record_name, video_key
 from inlay.scale.store import Store, open_store
 
+COPIED = 1 << 22  # bytes at once into a tar, whose own default is 16 kB
 SAMPLED = 16  # one clip of so many is decoded again to know the loss, where not all of them are
 
 
@@ -77,7 +79,7 @@ def make_shard(
     store, writer = open_store(task.out), ShardWriter(task)
     name = shard_name(shard.number, TAR)
     with store.written(name) as part:
-        with part.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        with part.open("wb") as file, new_tar(file) as tar:
             for place, item in enumerate(shard.items):
                 writer.add(tar, shard.first + place, item, name)
                 progress(1, item.size_bytes)
@@ -172,6 +174,10 @@ def clip_record(key: str, source: str, sha256: str, tokens: Tokens, data: bytes,
         width=info.width, height=info.height, fps=f"{info.fps.numerator}/{info.fps.denominator}", tokens=len(tokens),
         cells=tokens.cells, keep_rate=tokens.keep_rate, bytes=len(data), caption=facts.caption,
     )  # fmt: skip
+
+
+def new_tar(file: BinaryIO) -> tarfile.TarFile:
+    return tarfile.TarFile(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, copybufsize=COPIED)
 
 
 def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep and pack the cells of a chunk where they are: nothing here waits for the device.
+"""Keep and pack the cells of a chunk where they are: nothing here waits for a GPU.
 
 Legend: B batch, C channels, T slots, H W grid, N cells of all slots.
 """
@@ -29,7 +29,12 @@ def keep_cells(
 
 
 def pack_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
-    """Move the kept cells to the front: their number is not asked for, since a GPU would have to be waited for."""
+    """Move the kept cells to the front."""
+    return pick_kept(z_BCTHW, keep_BTHW) if z_BCTHW.device.type == "cpu" else scatter_kept(z_BCTHW, keep_BTHW)
+
+
+def scatter_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
+    """On any device; how many are kept is not asked for, since a GPU would have to be waited for."""
     cells_BNC = z_BCTHW.flatten(2).transpose(1, 2)
     keep_BN = keep_BTHW.flatten(1)
     place_BN = keep_BN.cumsum(1)
@@ -38,3 +43,15 @@ def pack_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
     packed = cells_BNC.new_empty(len(cells_BNC), last + 1, cells_BNC.shape[2])
     packed.scatter_(1, target_BN[..., None].expand_as(cells_BNC), cells_BNC)
     return packed[:, :last], place_BN[:, -1]
+
+
+def pick_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
+    """The same where nobody waits: only kept cells are touched, each channel in its own order."""
+    cells_BCN, keep_BN = z_BCTHW.flatten(2), keep_BTHW.flatten(1)
+    packed = cells_BCN.new_empty(len(cells_BCN), cells_BCN.shape[2], cells_BCN.shape[1])
+    counts: list[int] = []
+    for cells_CN, keep_N, row_NC in zip(cells_BCN, keep_BN, packed, strict=True):
+        kept_CN = cells_CN.index_select(1, keep_N.nonzero()[:, 0])
+        counts.append(kept_CN.shape[1])
+        row_NC[: counts[-1]] = kept_CN.t()
+    return packed, torch.tensor(counts)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -35,13 +36,18 @@ class Precision:
     value_bytes: int | None  # of one number; None where that depends on the data
 
 
+def finite(values: Tensor) -> bool:
+    """Whether all are; a sum tells in a tenth of the time, unless it is too large itself."""
+    return math.isfinite(float(values.sum())) or bool(values.isfinite().all())
+
+
 def _raw(dtype: torch.dtype) -> Precision:
     size, whole = dtype.itemsize, f"<i{dtype.itemsize}"
     bits = torch.int16 if size == 2 else torch.int32
 
     def as_stored(values: Tensor, steps: Tensor | None) -> Tensor:
         rounded = values.to(dtype)
-        if not bool(rounded.isfinite().all()):
+        if not finite(rounded):
             most = float(values.abs().max())
             raise UsageError(f"value {most:g} is beyond the range of {dtype}; save with precision fp32, bf16 or q8")
         return rounded.float()
@@ -52,7 +58,7 @@ def _raw(dtype: torch.dtype) -> Precision:
     def unpack(data: bytes, mask_THW: Mask, channels: int) -> Tensor:
         numbers = np.frombuffer(data, dtype=whole).astype(whole[1:]).reshape(-1, channels)
         values = torch.from_numpy(numbers).view(dtype).float()
-        if not bool(values.isfinite().all()):
+        if not finite(values):
             raise TokenFileError("a value is not a finite number")
         return values
 
@@ -101,7 +107,7 @@ def _steps(recipe: Recipe) -> Tensor | None:
 
 def _plain(values: Tensor) -> Tensor:
     plain = values.detach().float().cpu()
-    if not bool(plain.isfinite().all()):
+    if not finite(plain):
         raise UsageError(
             "token values hold NaN or infinite numbers; a token file does not, so find out where they arise"
         )

@@ -101,15 +101,16 @@ def described(path: FastPath) -> str:
     return f"{path.title} ({', '.join([path.device.upper(), *([' or '.join(dtypes)] if dtypes else [])])})"
 
 
-def compile_halves(network: object, device: torch.device) -> bool:
+def compile_halves(network: object, device: torch.device, *, backend: str = "inductor") -> bool:
     """Compile encoder and decoder in place where INLAY_FAST=compile asks for it and a GPU repays it.
 
-    Whether anything was compiled; the first call of each shape is slow, and shapes are not mixed.
+    Whether anything was compiled; the first call of each shape is slow, and shapes are not mixed. A test may name a
+    backend that needs no compiler.
     """
     parts = [getattr(network, name, None) for name in ("encoder", "decoder")]
     found = [part for part in parts if isinstance(part, torch.nn.Module)]
     if device.type != PATHS["compiled"].device or why_not("compiled"):
         return False
     for part in found:
-        part.compile(dynamic=False)
+        part.compile(dynamic=False, backend=backend)
     return bool(found)

@@ -20,7 +20,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 def latent_l1(a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:
     """Mean absolute difference over channels: the paper's criterion."""
-    return tree_sum((a_BCHW.float() - b_BCHW.float()).abs()) * (1 / a_BCHW.shape[1])
+    return tree_sum((a_BCHW.float() - b_BCHW.float()).abs_()) * (1 / a_BCHW.shape[1])
 
 
 def latent_l2(a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from inlay.pack.attention import ATTENTIONS, attend, flex_mask, same_clip, sdpa_mask
-from inlay.pack.batch import Packed, pack, pack_latents, unpack
+from inlay.pack.batch import Packed, pack, pack_kept, pack_latents, unpack
 from inlay.pack.rope import RopeConfig, grid_positions, rope_angles, rotate, slot_seconds, timed_positions
 from inlay.pack.samplers import TAILS, PlannedSampler, ShapeSampler, TokenBudgetSampler
 
@@ -20,6 +20,7 @@ __all__ = [
     "flex_mask",
     "grid_positions",
     "pack",
+    "pack_kept",
     "pack_latents",
     "rope_angles",
     "rotate",

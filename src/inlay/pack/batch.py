@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.container.tokens import Tokens
+from inlay.container.tokens import Tokens, run_lengths
 from inlay.errors import ShapeError, UsageError
 from inlay.pack.rope import grid_positions
 from inlay.types import describe
@@ -76,6 +76,11 @@ class Packed:
         return self.cu_seqlens.diff()
 
     @cached_property
+    def offsets(self) -> Tensor:
+        """[B + 1] int64: cu_seqlens as nested tensors take it, one for all of them, so that they agree."""
+        return self.cu_seqlens.long()
+
+    @cached_property
     def max_seqlen(self) -> int:
         """Cells of the longest clip; asked once, since on a GPU the answer must be waited for."""
         return int(self.lengths.max())
@@ -107,7 +112,7 @@ class Packed:
         """A jagged nested tensor [B, *, D] of the values, or of anything with a row for each cell; no copy."""
         x_ND = self.values if x_ND is None else x_ND
         return torch.nested.nested_tensor_from_jagged(
-            x_ND, self.cu_seqlens.long(), min_seqlen=self.min_seqlen, max_seqlen=self.max_seqlen
+            x_ND, self.offsets, min_seqlen=self.min_seqlen, max_seqlen=self.max_seqlen
         )
 
     def padded(self, x_ND: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -153,6 +158,23 @@ def pack_latents(z_BCTHW: Tensor) -> Packed:
         run_lengths=torch.ones(B * cells, dtype=torch.int64, device=device),
         cu_seqlens=_ends([cells] * B).to(device),
         grids=torch.tensor([[T, H, W]], device=device).expand(B, 3).contiguous(),
+    )
+
+
+def pack_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
+    """The kept cells of dense latents: what `pack` makes of the tokens of these clips, for all of them at once."""
+    B, T, H, W = keep_BTHW.shape
+    if z_BCTHW.ndim != 5 or (len(z_BCTHW), *z_BCTHW.shape[2:]) != (B, T, H, W) or keep_BTHW.dtype != torch.bool:
+        raise ShapeError(f"latents are [B, C, T, H, W], masks bool [B, T, H, W]; got {describe(z_BCTHW)} and "
+                         f"{describe(keep_BTHW)}")  # fmt: skip
+    runs_BTHW = run_lengths(keep_BTHW.transpose(0, 1).reshape(T, B * H, W)).view(T, B, H, W).transpose(0, 1)
+    counts_B = keep_BTHW.flatten(1).sum(1)
+    return Packed(
+        values=z_BCTHW.movedim(1, -1)[keep_BTHW],
+        positions=keep_BTHW.nonzero()[:, 1:],
+        run_lengths=runs_BTHW[keep_BTHW],
+        cu_seqlens=F.pad(counts_B.cumsum(0), (1, 0)).to(torch.int32),
+        grids=torch.tensor([[T, H, W]], device=keep_BTHW.device).expand(B, 3).contiguous(),
     )
 
 
