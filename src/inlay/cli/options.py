@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHOICES = {
     "criterion": ("latent-l1", "latent-l2", "latent-cosine", "pixel-l1"),
     "reference": ("last-kept", "previous"),
-    "precision": ("q8", "fp16", "bf16", "fp32"),
+    "precision": ("q8", "q8-quick", "fp16", "bf16", "fp32"),
     "step": ("lossless-ish", "fine", "normal", "coarse", "small", "deviation"),
     "fill": ("hold", "linear", "lit", "lit-paper"),
     "dtype": ("float32", "bfloat16"),

@@ -13,7 +13,7 @@ from inlay.backbones import BackboneSpec
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, TokenFileError, pick
 from inlay.masking import CRITERIA, LADDER, REFERENCES, MaskConfig, Profile, step_size
-from inlay.types import PRECISIONS, Recipe
+from inlay.types import PRECISIONS, STEPPED, Recipe
 
 MODES = {  # what chunk k + 1 knows of chunk k
     "clips": "nothing: every chunk is a key chunk",
@@ -44,7 +44,7 @@ class EncodeConfig:
         pick("criterion", self.criterion, CRITERIA)
         pick("reference", self.reference, REFERENCES)
         pick("precision", self.precision, dict.fromkeys(PRECISIONS))
-        if self.step is not None and step_size(self.step) is not None and self.precision != "q8":
+        if self.step is not None and step_size(self.step) is not None and self.precision not in STEPPED:
             raise ConfigError(
                 f"a step is that of precision q8; {self.precision} has none, so give one of the two",
                 about=("step", "precision"),
@@ -128,7 +128,7 @@ class EncodeConfig:
         self, spec: BackboneSpec, profile: Profile | None
     ) -> tuple[float, tuple[float, ...]] | tuple[None, None]:
         """The place on the ladder and the step of each channel; None where q8 chooses for each chunk."""
-        default = None if profile is None or self.precision != "q8" else profile.step
+        default = None if profile is None or self.precision not in STEPPED else profile.step
         step = default if self.step is None else step_size(self.step)
         if step is None:
             return None, None
