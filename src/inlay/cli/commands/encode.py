@@ -52,9 +52,10 @@ def encode(
     from inlay.video import open_video
 
     piped = not Path(source).is_file()  # standard input, a named pipe, a camera
-    budget = Budget(psnr=psnr, **known(Budget, vars(encoding)))
+    settings = encoding.settings()
+    budget = Budget(psnr=psnr, **known(Budget, settings))
     budget = budget_of_pipe(budget) if piped else budget
-    config = EncodeConfig(**known(EncodeConfig, vars(encoding)))
+    config = EncodeConfig(**known(EncodeConfig, settings))
     model.check()
     trace = KeepCurve()
 
