@@ -39,6 +39,7 @@ Point = dict[str, float]
 
 def main() -> None:
     args = parse()
+    torch.set_grad_enabled(False)
     began = time.perf_counter()
     tokenizer = Tokenizer.from_pretrained(args.backbone, device=args.device)
     clips = [read_video(path, size=f"{args.side}x{args.side}", frames=args.frames) for path in args.videos]
@@ -50,7 +51,7 @@ def main() -> None:
     shapes = compare_shapes(tokenizer, clips, found, args.shapes)
     rungs = compare_rungs(tokenizer, clips, found, args.rungs, args.tau)
     record = {
-        "command": f"python benchmarks/steps.py VIDEO... --backbone {args.backbone} --frames {args.frames} "
+        "command": f"python benchmarks/steps.py VIDEO... --backbone {Path(args.backbone).name} --frames {args.frames} "
         f"--side {args.side} --shapes {' '.join(map(str, args.shapes))} --rungs {' '.join(map(str, args.rungs))}",
         "weights": tokenizer.spec.weight_hash,
         "clips": [path.stem for path in args.videos],
@@ -151,5 +152,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    torch.set_grad_enabled(False)
     main()

@@ -151,11 +151,8 @@ def begin_taef2(plan: dict[str, Any], folder: Path, tests: dict[str, TestSet], d
 
 def take(net: nn.Module, folder: Path | None, name: str, widen: Any) -> None:
     """Fill a network from a file of weights, as shipped or as a run has left them."""
-    paths = (
-        []
-        if folder is None
-        else [p for p in (folder / f"{FILES[name]}.safetensors", folder / f"{name}.safetensors") if p.is_file()]
-    )
+    files = [] if folder is None else [folder / f"{FILES[name]}.safetensors", folder / f"{name}.safetensors"]
+    paths = [path for path in files if path.is_file()]
     if not paths:
         return
     old, want = load_weights(paths[0]).tensors, net.state_dict()
@@ -241,11 +238,12 @@ def pack(args: argparse.Namespace) -> None:
 
 def in_units(tensors: dict[str, Tensor], kind: str, unit: float) -> dict[str, Tensor]:
     """The same network on latents divided by `unit`."""
+    down = 1 / unit
     by = {
-        "backbone": {"encoder.conv_out.weight": 1 / unit, "encoder.conv_out.bias": 1 / unit, "decoder.conv_in.weight": unit},
-        "plus": {"latent_mean": 1 / unit, "latent_std": 1 / unit},
-        "paper": {"latent_mean": 1 / unit, "latent_std": 1 / unit, "in_proj.weight": unit, "out_proj.weight": 1 / unit, "out_proj.bias": 1 / unit},
-    }[kind]  # fmt: skip
+        "backbone": {"encoder.conv_out.weight": down, "encoder.conv_out.bias": down, "decoder.conv_in.weight": unit},
+        "plus": {},
+        "paper": {"in_proj.weight": unit, "out_proj.weight": down, "out_proj.bias": down},
+    }[kind] | {"latent_mean": down, "latent_std": down}
     return {name: tensor * by.get(name, 1.0) for name, tensor in tensors.items()}
 
 

@@ -40,8 +40,8 @@ Source: TypeAlias = Path_ | Video | Array
 Mode: TypeAlias = Literal["auto", "stateful", "dual-cache", "clips"]
 Criterion: TypeAlias = Literal["latent-l1", "latent-l2", "latent-cosine", "pixel-l1"]
 Reference: TypeAlias = Literal["last-kept", "previous"]
-Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "q8"]
-Step: TypeAlias = Literal["lossless-ish", "fine", "normal", "coarse", "small", "deviation"]
+Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "q8", "q8-quick"]
+Step: TypeAlias = Literal["lossless-ish", "fine", "normal", "coarse", "small", "cache", "deviation"]
 AxisOrder: TypeAlias = Literal["THWC", "TCHW", "CTHW"]
 Read: TypeAlias = Callable[[Source], Iterator[Video]]
 

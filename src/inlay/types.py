@@ -16,7 +16,8 @@ from torch import Tensor
 
 from inlay.errors import ConfigError, ShapeError
 
-PRECISIONS = ("fp32", "fp16", "bf16", "q8")
+STEPPED = ("q8", "q8-quick")  # precisions that round to steps
+PRECISIONS = ("fp32", "fp16", "bf16", *STEPPED)
 FINEST_STEP, COARSEST_STEP = 2.0**-126, 2.0**100  # normal numbers in bfloat16, far from its ends
 LARGEST_STEP = 1e6  # of the ladder: beyond any that leaves a picture
 
@@ -68,7 +69,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.steps is not None:
             object.__setattr__(self, "steps", checked_steps(self.steps))
-            if self.precision != "q8":
+            if self.precision not in STEPPED:
                 raise ConfigError(
                     f"steps are those of precision q8; {self.precision} has none", about=("step", "precision")
                 )

@@ -23,7 +23,7 @@ from inlay.types import Recipe, Span, VideoInfo
 HERE = Path(__file__).parent
 
 
-GOLDEN = ("fp16", "bf16", "q8", "q8_steps")  # the last of format 1.1, the others of 1.0
+GOLDEN = ("fp16", "bf16", "q8", "q8_steps", "q8-quick")  # the last two of format 1.1, the others of 1.0
 
 
 def golden_tokens(name: str) -> Tokens:

@@ -34,7 +34,7 @@ FLAGS: dict[str, set[str]] = {
     | SPEECH
     | BUDGETS
     | STREAM
-    | {"--precision", "--step", "--size", "--keep-going", "--force", "--curve", "--profile", "--out-dir"},
+    | {"--precision", "--step", "--cache", "--size", "--keep-going", "--force", "--curve", "--profile", "--out-dir"},
     "decode": MODEL
     | SPEECH
     | TRUST
@@ -111,6 +111,7 @@ FLAGS: dict[str, set[str]] = {
     | {
         "--precision",
         "--step",
+        "--cache",
         "--size",
         "--keep-going",
         "--engine",
@@ -237,14 +238,14 @@ def test_every_flag_and_argument_explains_itself() -> None:
 def library_choices() -> dict[str, set[str]]:
     from inlay.codec import AUTO, MODES
     from inlay.fill import FILLS, LIT_FILES
-    from inlay.masking import CRITERIA, LADDER, OWN, REFERENCES
+    from inlay.masking import CACHE, CRITERIA, LADDER, OWN, REFERENCES
     from inlay.types import PRECISIONS
 
     return {
         "criterion": set(CRITERIA),
         "reference": set(REFERENCES),
         "precision": set(PRECISIONS),
-        "step": {*LADDER, OWN},
+        "step": {*LADDER, CACHE, OWN},
         "fill": {*FILLS, *LIT_FILES},
         "dtype": {"float32", "bfloat16"},
         "mode": {AUTO, *MODES},

@@ -35,7 +35,7 @@ from inlay.weightfile import load_weights, save_weights
 from tests.hunt.forge import ODD, WHOLE, Parts, forged
 
 LONGEST_ERROR = 1000  # characters
-FEWER_Q8 = (1, 3, 1, 3)  # how often each of the seeds is forged: q8 takes ten times as long to read
+FEWER_Q8 = (1, 3, 1, 3, 3)  # how often each of the seeds is forged: q8 takes ten times as long to read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,13 @@ def seeds() -> list[Tokens]:
     """Small files of every kind: precisions, times, key and other chunks, empty ones, many channels."""
     found = []
     for number, (precision, streaming, times) in enumerate(
-        [("q8", "clips", False), ("fp16", "clips", True), ("q8", "stateful", True), ("bf16", "dual-cache", False)]
+        [
+            ("q8", "clips", False),
+            ("fp16", "clips", True),
+            ("q8", "stateful", True),
+            ("bf16", "dual-cache", False),
+            ("q8-quick", "stateful", False),
+        ]
     ):
         draw = torch.Generator().manual_seed(number)
         keys = (True, True) if streaming == "clips" else (True, False, False)

@@ -214,7 +214,7 @@ class TestMeasured:
         assert [(pair.tau, pair.step) for pair in means] == curve.pairs(profile)
         dial = best_pairs([(p.tau, p.step, p.bits, p.psnr) for p in means if p.step is not None])
         assert dial is not None and len(dial.taus) >= 3
-        step = curve.default_step(profile, means)
+        step = curve.default_step(profile.tau, means)
         own = means[0]
         assert own.step is None and step is not None
         tokens = Tokenizer(Blocks(), profile=profile).encode(clip, tau=0.03, step=step, mode="clips", cuts=False)
@@ -223,11 +223,10 @@ class TestMeasured:
         assert own.psnr - curve.MOST_LOSS_DB - 0.02 <= mean_psnr([clip], [back]) < own.psnr
 
     def test_a_step_that_saves_nothing_is_no_default(self) -> None:
-        profile = Profile(backbone="x", weight_hash="y", tau=0.1)
         own = curve.Pair(tau=0.1, step=None, bits=1.0, psnr=30.0)
         rows = [curve.Pair(tau=0.1, step=step, bits=1.2 - 0.01 * step, psnr=30 - step) for step in curve.STEPS]
-        assert curve.default_step(profile, [own, *rows]) is None
+        assert curve.default_step(0.1, [own, *rows]) is None
         cheap = [replace(row, bits=0.5, psnr=30 - 0.1 * row.step) for row in rows]
-        assert curve.default_step(profile, [own, *cheap]) == pytest.approx(2.0, rel=0.02)
-        assert curve.default_step(profile, [own, *[replace(row, psnr=10.0) for row in rows]]) is None
-        assert math.isclose(curve.default_step(profile, [own, *[replace(r, bits=0.1, psnr=30) for r in rows]]) or 0, 8)
+        assert curve.default_step(0.1, [own, *cheap]) == pytest.approx(2.0, rel=0.02)
+        assert curve.default_step(0.1, [own, *[replace(row, psnr=10.0) for row in rows]]) is None
+        assert math.isclose(curve.default_step(0.1, [own, *[replace(r, bits=0.1, psnr=30) for r in rows]]) or 0, 8)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from inlay.errors import MissingError, pick
+from inlay.errors import ConfigError, MissingError, pick
 from inlay.scale.layout import known
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ log = logging.getLogger("inlay.cli")
 CHOICES = {
     "criterion": ("latent-l1", "latent-l2", "latent-cosine", "pixel-l1"),
     "reference": ("last-kept", "previous"),
-    "precision": ("q8", "fp16", "bf16", "fp32"),
-    "step": ("lossless-ish", "fine", "normal", "coarse", "small", "deviation"),
+    "precision": ("q8", "q8-quick", "fp16", "bf16", "fp32"),
+    "step": ("lossless-ish", "fine", "normal", "coarse", "small", "cache", "deviation"),
     "fill": ("hold", "linear", "lit", "lit-paper"),
     "dtype": ("float32", "bfloat16"),
     "mode": ("auto", "stateful", "dual-cache", "clips"),
@@ -59,6 +59,9 @@ Step = Annotated[
         metavar="X",
         help=f"How coarsely q8 rounds: grey levels, or {_one_of('step')}.  [default: the model's]",
     ),
+]
+Cache = Annotated[
+    bool, typer.Option("--cache", help="For trainers: every cell, --precision q8-quick, --step cache; quick to read.")
 ]
 Fill = Annotated[
     str | None,
@@ -232,10 +235,27 @@ class Encoding:
     reference: Reference = "last-kept"
     precision: Precision = "q8"
     step: Step = None
+    cache: Cache = False
     mode: Mode = "auto"
     chunk_frames: Chunk = 33
     key_seconds: KeyEvery = 10.0
     cuts: Cuts = True
+
+    def settings(self) -> dict[str, Any]:
+        """The fields by name; a preset has set its own."""
+        given = dict(vars(self))
+        if not self.cache:
+            return given
+        from inlay.codec import training_cache
+
+        preset = training_cache()
+        others = [name for name in ("tau", "keep", "tokens", "bits") if given[name]]
+        others += ["precision"] * (self.precision not in ("q8", preset.precision))
+        if others:
+            raise ConfigError(
+                f"a cache holds every cell in {preset.precision}; it goes with no {others[0]}", about=("cache", *others)
+            )
+        return given | {"tau": 0.0, "precision": preset.precision, "step": self.step or preset.step}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from inlay.codec.config import (
     paper_clips,
     paper_stream,
     slot_of_frame,
+    training_cache,
 )
 from inlay.codec.curve import KeepCurve, keep_curve
 from inlay.codec.decoder import Decoder, LatentDecoder
@@ -65,6 +66,7 @@ __all__ = [
     "paper_clips",
     "paper_stream",
     "slot_of_frame",
+    "training_cache",
     "verify",
     "with_times",
 ]

@@ -198,6 +198,6 @@ def usual_bits(recipe: Recipe, spec: BackboneSpec) -> float:
     """Bits of a token before any was packed: what its numbers take raw, or 5 each where they are coded; a bit less with
     each doubling of their step."""
     if recipe.steps is None:
-        return float(spec.channels * {"fp32": 32, "fp16": 16, "bf16": 16, "q8": 5}[recipe.precision])
+        return float(spec.channels * {"fp32": 32, "fp16": 16, "bf16": 16, "q8": 5, "q8-quick": 6}[recipe.precision])
     sizes = zip(spec.latent_std, recipe.steps, strict=True)
     return sum(max(5 + math.log2(std / (STEPS_PER_DEVIATION * step)), 1.0) for std, step in sizes)

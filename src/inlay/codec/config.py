@@ -12,8 +12,8 @@ from torch import Tensor
 from inlay.backbones import BackboneSpec
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, TokenFileError, pick
-from inlay.masking import CRITERIA, LADDER, REFERENCES, MaskConfig, Profile, step_size
-from inlay.types import PRECISIONS, Recipe
+from inlay.masking import CACHE, CRITERIA, LADDER, REFERENCES, MaskConfig, Profile, step_size
+from inlay.types import PRECISIONS, STEPPED, Recipe
 
 MODES = {  # what chunk k + 1 knows of chunk k
     "clips": "nothing: every chunk is a key chunk",
@@ -44,7 +44,8 @@ class EncodeConfig:
         pick("criterion", self.criterion, CRITERIA)
         pick("reference", self.reference, REFERENCES)
         pick("precision", self.precision, dict.fromkeys(PRECISIONS))
-        if self.step is not None and step_size(self.step) is not None and self.precision != "q8":
+        given = self.step is not None and (self.step == CACHE or step_size(self.step) is not None)
+        if given and self.precision not in STEPPED:
             raise ConfigError(
                 f"a step is that of precision q8; {self.precision} has none, so give one of the two",
                 about=("step", "precision"),
@@ -128,11 +129,18 @@ class EncodeConfig:
         self, spec: BackboneSpec, profile: Profile | None
     ) -> tuple[float, tuple[float, ...]] | tuple[None, None]:
         """The place on the ladder and the step of each channel; None where q8 chooses for each chunk."""
-        default = None if profile is None or self.precision != "q8" else profile.step
-        step = default if self.step is None else step_size(self.step)
+        profile = profile or Profile(backbone=spec.name, weight_hash=spec.weight_hash, tau=0.0)
+        if self.step == CACHE and profile.cache_step is None:
+            raise ConfigError(
+                f"the profile of {spec.name} has no step for caches; calibrate it again, or give a step",
+                about=("step", "profile"),
+            )
+        if self.step is None:
+            step = profile.step if self.precision in STEPPED else None
+        else:
+            step = profile.cache_step if self.step == CACHE else step_size(self.step)
         if step is None:
             return None, None
-        profile = profile or Profile(backbone=spec.name, weight_hash=spec.weight_hash, tau=0.0)
         steps = profile.steps(step)
         if len(steps) != spec.channels:
             raise ConfigError(
@@ -150,6 +158,11 @@ def paper_stream() -> EncodeConfig:
 def paper_clips() -> EncodeConfig:
     """The setting of the paper's tables: clips of 33 frames, each on its own."""
     return EncodeConfig(mode="clips", cuts=False)
+
+
+def training_cache() -> EncodeConfig:
+    """All cells for a trainer, with a tau of 0: coarse enough to be small, read at hundreds of megabytes a second."""
+    return EncodeConfig(precision="q8-quick", step=CACHE)
 
 
 def mode_of(recipe: Recipe) -> str:

@@ -24,7 +24,7 @@ from inlay.errors import ConfigError, MissingError, ShapeError
 from inlay.fill import Filler, Lit
 from inlay.kernels import Replay, compile_halves
 from inlay.masking import Dial, MaskConfig, Profile
-from inlay.types import Recipe
+from inlay.types import STEPPED, Recipe
 from inlay.video.frames import Video, to_pixels
 
 Carry = tuple[State, Seen | None]  # what a chunk leaves to the next: the network's state, and what was seen last
@@ -86,7 +86,7 @@ class Parts:
 
     def dial(self, config: EncodeConfig) -> Dial | None:
         """Tau and step as one setting, where the profile has it and these settings leave both open."""
-        own = config.step is None and config.precision == "q8" and config.criterion == "latent-l1"
+        own = config.step is None and config.precision in STEPPED and config.criterion == "latent-l1"
         return self.profile.dial if own and self.profile is not None else None
 
     def recipe(self, config: EncodeConfig, tau: float) -> Recipe:

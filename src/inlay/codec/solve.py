@@ -26,7 +26,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
 from inlay.masking import LADDER, Budget, Selection, Selector, SelectState, Solution, largest_tau, smallest_tau
 from inlay.masking.dial import BEYOND
-from inlay.types import Recipe
+from inlay.types import STEPPED, Recipe
 from inlay.video.frames import Video
 
 Quality = Callable[[Iterable[Tokens]], float]  # decodes the tokens of a video and tells its PSNR
@@ -161,7 +161,7 @@ class WholeVideo:
                 "tau, step and a budget contradict each other: nothing is left to grant it with; give two of them",
                 about=("tau", "step"),
             )
-        if self.config.precision != "q8":
+        if self.config.precision not in STEPPED:
             raise ConfigError(
                 f"a budget with a fixed tau is granted by the step, and {self.config.precision} has none; "
                 "give no tau, or precision q8",

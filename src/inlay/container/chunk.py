@@ -17,6 +17,7 @@ from inlay.container.header import FileHeader
 from inlay.container.layout import CHUNK_HEAD_BYTES, CRC_BYTES, MAX_CELLS, MAX_SLOTS, MAX_VALUES, ChunkHead, seal
 from inlay.container.mask import MASK_HEAD_BYTES, pack_mask, unpack_mask
 from inlay.container.q8 import pack_q8, rounded_q8, stored_steps, unpack_q8
+from inlay.container.quick import pack_quick, unpack_quick
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
 from inlay.types import Recipe, Span, VideoInfo
@@ -70,6 +71,7 @@ STORAGE = {
     "fp16": _raw(torch.float16),
     "bf16": _raw(torch.bfloat16),
     "q8": Precision(as_stored=rounded_q8, pack=pack_q8, unpack=unpack_q8, value_bytes=None),
+    "q8-quick": Precision(as_stored=rounded_q8, pack=pack_quick, unpack=unpack_quick, value_bytes=None),
 }
 
 

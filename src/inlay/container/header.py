@@ -15,7 +15,7 @@ from typing import Any
 import inlay
 from inlay.container import layout
 from inlay.errors import ConfigError, TokenFileError
-from inlay.types import LARGEST_STEP, PRECISIONS, Recipe, checked_steps
+from inlay.types import LARGEST_STEP, PRECISIONS, STEPPED, Recipe, checked_steps
 
 MAX_SIDE = 1 << 16  # pixels
 MAX_CHANNELS = 1 << 12
@@ -51,7 +51,7 @@ class FileHeader:
     @property
     def minor(self) -> int:
         """The least minor version that has all that is used here."""
-        return 0 if self.recipe.steps is None else 1
+        return int(self.recipe.steps is not None or self.recipe.precision == "q8-quick")
 
     @property
     def cells(self) -> int:
@@ -214,8 +214,8 @@ class _Fields:
             raise self._wrong("tau", 'a number from 0, or "infinite"')
         if self._get("precision") not in PRECISIONS:
             raise self._wrong("precision", f"one of {', '.join(PRECISIONS)}")
-        if self.has("steps") and self._get("precision") != "q8":
-            raise self._wrong("precision", "q8 beside 'steps'")
+        if self.has("steps") and self._get("precision") not in STEPPED:
+            raise self._wrong("precision", f"{' or '.join(STEPPED)} beside 'steps'")
         return Recipe(
             backbone=self.text("backbone"),
             weight_hash=self.text("weight_hash"),

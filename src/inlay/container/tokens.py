@@ -111,6 +111,8 @@ class Tokens:
         """The inverse of `chunks`."""
         check_shape(len(parts) > 0, "there are no chunks to join")
         first = parts[0]
+        if len(parts) == 1:
+            return first
         times = None
         if all(p.seconds is not None for p in parts):
             times = torch.cat([p.seconds for p in parts if p.seconds is not None])

@@ -8,9 +8,10 @@ from inlay.masking.profile import Profile
 from inlay.masking.scan import REFERENCES, MaskConfig, Scan, compared, keep_mask, keep_rate_of, scan, scored_scan
 from inlay.masking.search import Solution, largest_tau, nearest_tau, smallest_tau
 from inlay.masking.select import Selection, Selector, SelectState
-from inlay.masking.steps import LADDER, OWN, step_size
+from inlay.masking.steps import CACHE, LADDER, OWN, step_size
 
 __all__ = [
+    "CACHE",
     "CRITERIA",
     "KINDS",
     "LADDER",

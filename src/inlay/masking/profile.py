@@ -38,6 +38,7 @@ class Profile:
     score_counts: tuple[int, ...] = ()
     gains: tuple[float, ...] = ()  # of each channel: grey levels of the picture a unit of latent, root mean square
     step: float | None = None  # the default place on the ladder of steps; None: q8 chooses its own
+    cache_step: float | None = None  # the one for caches of all cells; None: not measured
     dial_taus: tuple[float, ...] = ()  # the pairs of tau and step that spend bits best, finest first
     dial_steps: tuple[float, ...] = ()
     dial_bits: tuple[float, ...] = ()  # a pixel, and decibels: what the pairs gave on the calibration set
@@ -59,8 +60,9 @@ class Profile:
 
         if any(gain < 0 for gain in self.gains) or (self.gains and not max(self.gains) > 0):
             raise ConfigError("gains of a profile are above 0, or 0 where a channel does not reach the picture")
-        if self.step is not None and (not self.gains or step_size(self.step) is None):
-            raise ConfigError("a step of a profile needs the gains of its channels", about="step")
+        for step in (self.step, self.cache_step):
+            if step is not None and (not self.gains or step_size(step) is None):
+                raise ConfigError("a step of a profile needs the gains of its channels", about="step")
 
         self._check_dial()
 

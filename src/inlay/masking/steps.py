@@ -14,6 +14,7 @@ from inlay.types import LARGEST_STEP, checked_steps
 
 LADDER = {"lossless-ish": 0.5, "fine": 1.0, "normal": 2.0, "coarse": 4.0, "small": 8.0}
 OWN = "deviation"  # no place on the ladder: a sixteenth of each channel's deviation, chunk by chunk
+CACHE = "cache"  # the place that the profile has for caches of all cells
 _DEAD = 1e-3  # of the largest gain: a channel that hardly reaches the picture has no finite step of its own
 
 
@@ -37,7 +38,7 @@ def channel_steps(gains: Sequence[float], step: float) -> tuple[float, ...]:
 
 
 def _wrong(step: object) -> ConfigError:
-    names = ", ".join([*LADDER, OWN])
+    names = ", ".join([*LADDER, CACHE, OWN])
     return ConfigError(
         f"a step is one of {names}, or a number above 0 and at most {LARGEST_STEP:g}; got {str(step)[:40]!r}",
         about="step",

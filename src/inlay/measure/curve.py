@@ -16,10 +16,10 @@ from inlay.video.frames import Video
 
 CLIPS = 4  # calibration clips that are decoded
 SIDE = 128  # of the square in their middle that is
-KEEP_RATES = (0.7, 0.45, 0.3, 0.2)  # and every cell, and what the default tau keeps
+KEEP_RATES = (0.7, 0.45, 0.3, 0.2)  # beside every cell, and what the default tau keeps
 STEPS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 COARSE = STEPS[1::2]  # as many as are needed to see which pairs are best
-MOST_LOSS_DB = 0.2  # of the default step, against steps from the deviations
+MOST_LOSS_DB = 0.2  # of default steps, against steps from the deviations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,9 @@ class Pair:
 
 
 def pairs(profile: Profile) -> list[tuple[float, float | None]]:
-    """All that are measured: the default tau with every step, other taus with every second one."""
-    at_default: list[tuple[float, float | None]] = [(profile.tau, None), *((profile.tau, step) for step in STEPS)]
-    taus = [0.0, *(tau_of_keep(profile, rate) for rate in KEEP_RATES)]
-    return at_default + [(tau, step) for tau in taus for step in COARSE]
+    """All that are measured: the default tau and every cell with every step, other taus with every second one."""
+    whole = [(tau, step) for tau in (profile.tau, 0.0) for step in (None, *STEPS)]
+    return whole + [(tau_of_keep(profile, rate), step) for rate in KEEP_RATES for step in COARSE]
 
 
 def tau_of_keep(profile: Profile, rate: float) -> float:
@@ -75,9 +74,9 @@ def mean_pairs(clips: Sequence[Sequence[Pair]]) -> list[Pair]:
     ]
 
 
-def default_step(profile: Profile, found: Sequence[Pair]) -> float | None:
-    """The coarsest step that loses no more than is allowed at the default tau; None if it saves no bits."""
-    own, *stepped = [pair for pair in found if pair.tau == profile.tau][: 1 + len(STEPS)]
+def default_step(tau: float, found: Sequence[Pair]) -> float | None:
+    """The coarsest step that loses no more than is allowed at this tau; None if it saves no bits."""
+    own, *stepped = [pair for pair in found if pair.tau == tau][: 1 + len(STEPS)]
     least = own.psnr - MOST_LOSS_DB
     good = [pair for pair in stepped if pair.psnr >= least]
     if not good:

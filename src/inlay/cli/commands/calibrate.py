@@ -86,6 +86,7 @@ def calibrate(
         **{name: getattr(profile, name) for name in ("backbone", "tau", "score_mean", "score_std", "selectivity")},
         "keep_rate": at_tau[1],
         "step": profile.step,
+        "cache_step": profile.cache_step,
         "gains": profile.gains,
         "dial": None if profile.dial is None else asdict(profile.dial),
         "clips": profile.clips,
@@ -116,12 +117,11 @@ def _with_dial(tokenizer: Tokenizer, profile: Profile, clips: list[Video], step:
             update(advance=1)
     means = curve.mean_pairs(found)
     dial = best_pairs([(pair.tau, pair.step, pair.bits, pair.psnr) for pair in means if pair.step is not None])
-    default = curve.default_step(profile, means) if step is None else step_size(step)
+    default = curve.default_step(profile.tau, means) if step is None else step_size(step)
+    profile = replace(profile, step=default, cache_step=curve.default_step(0.0, means))
     if dial is None:
-        return replace(profile, step=default)
-    return replace(
-        profile, step=default, dial_taus=dial.taus, dial_steps=dial.steps, dial_bits=dial.bits, dial_psnr=dial.psnr
-    )
+        return profile
+    return replace(profile, dial_taus=dial.taus, dial_steps=dial.steps, dial_bits=dial.bits, dial_psnr=dial.psnr)
 
 
 def dial_text(profile: Profile) -> str:

@@ -60,8 +60,9 @@ def encode(
     from inlay.codec import EncodeConfig
     from inlay.masking import Budget
 
-    budget = Budget(psnr=psnr, **known(Budget, vars(encoding)))
-    config = EncodeConfig(**known(EncodeConfig, vars(encoding)))
+    settings = encoding.settings()
+    budget = Budget(psnr=psnr, **known(Budget, settings))
+    config = EncodeConfig(**known(EncodeConfig, settings))
     model.check()
     load = cache(model.load)  # once, when the first video that can be read is open
 

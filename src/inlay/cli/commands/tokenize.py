@@ -90,7 +90,7 @@ def tokenize(
 
     run = RunConfig(engine=engine, workers=workers, threads=threads, address=address)
     config = TokenizeConfig(
-        **known(TokenizeConfig, vars(model) | vars(encoding)),
+        **known(TokenizeConfig, vars(model) | encoding.settings()),
         size=size, keep_going=keep_going, format=format, shard_videos=shard_videos, batch=batch,
     )  # fmt: skip
     columns, start = ("{task.fields[rate]:.2f}/s", "{task.fields[refused]} failed"), time.perf_counter()

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The value section of precision q8-quick: the numbers of q8, coded so that a reader needs few large calls.
+
+Every channel is a row of bytes, differenced or not. Blocks of tokens are sorted into classes by how much happens in
+them, and all bytes of one width, whatever their channel, make a lane: one Huffman-coded stream, which zlib reads at
+hundreds of megabytes a second. It takes some 6 % more bits than q8, whose contexts follow every number.
+
+Legend: N tokens, C channels, K classes, L lanes.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inlay.container.q8 import LARGEST, quantise, steps_for, stored_steps
+from inlay.errors import TokenFileError
+
+Bytes = NDArray[np.int8]
+Ints = NDArray[np.int64]
+
+CLASSES = 8  # each half an octave wider than the one before
+BLOCK = 8  # tokens that share a class
+MOST_LANES = 128
+DIFFERENCED = 128  # flag beside a channel's base lane
+_HEAD = struct.Struct("<HBBI")  # block, classes, lanes; patches. As long as that of q8, so that steps follow alike
+_GAIN = 0.98  # how much smaller differences must be than numbers to be worth their sums
+
+
+def pack_quick(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor | None) -> bytes:
+    """The value section of a chunk."""
+    steps = steps_for(values, steps)
+    numbers = quantise(values, steps).numpy()
+    if len(numbers) == 0:
+        return b""
+    small = np.clip(numbers, -128, 127).astype(np.int8)
+    patched = np.flatnonzero(small != numbers)
+    differenced = _differenced(small)
+    classes, base = _fit(np.where(differenced, np.diff(small, axis=0, prepend=np.int8(0)), small))
+    order, counts = _sorted(classes, BLOCK, len(small))
+    rows_CN = np.ascontiguousarray(small[order].T)
+    rows_CN[differenced] = np.diff(rows_CN[differenced], axis=1, prepend=np.int8(0))  # modulo 256
+    lanes: list[list[Bytes]] = [[] for _ in range(int(base.max()) + CLASSES)]
+    for channel, parts in zip(base, _split(rows_CN, counts), strict=True):
+        for number, part in enumerate(parts):
+            lanes[channel + number].append(part)
+    streams = [_deflate(b"".join(part.tobytes() for part in lane)) for lane in lanes]
+    coded = _deflate(classes.tobytes())
+    halves = (steps.numpy().astype("<f4").view("<u4") >> 16).astype("<u2")
+    return b"".join([
+        _HEAD.pack(BLOCK, CLASSES, len(lanes), len(patched)),
+        halves.tobytes(),
+        (base + DIFFERENCED * differenced).astype("u1").tobytes(),
+        np.array([len(stream) for stream in (coded, *streams)], dtype="<u4").tobytes(),
+        patched.astype("<u4").tobytes(),
+        numbers.ravel()[patched].astype("<i4").tobytes(),
+        coded,
+        *streams,
+    ])  # fmt: skip
+
+
+def unpack_quick(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Tensor:
+    """[N, C] float32: the inverse of `pack_quick`, bit for bit on every machine."""
+    tokens = int(mask_THW.sum())
+    if not tokens:
+        if data:
+            raise TokenFileError(f"the value section has {len(data)} bytes that nothing refers to")
+        return torch.zeros(0, channels)
+    section = _Section(data)
+    block, kinds, lane_count, patch_count = _HEAD.unpack(section.take(_HEAD.size))
+    if not block or not 0 < kinds <= lane_count <= MOST_LANES:
+        raise TokenFileError(f"blocks of {block} tokens, {kinds} classes and {lane_count} lanes make no chunk")
+    steps_C = stored_steps(data, channels)
+    section.take(2 * channels)
+    flags_C = np.frombuffer(section.take(channels), dtype="u1")
+    base_C, differenced_C = (flags_C % DIFFERENCED).astype(np.int64), flags_C >= DIFFERENCED
+    if int(base_C.max()) + kinds > lane_count:
+        raise TokenFileError(f"a channel asks for lane {int(base_C.max()) + kinds}, and there are {lane_count}")
+    class_bytes, *sizes = np.frombuffer(section.take(4 + 4 * lane_count), dtype="<u4").tolist()
+    places = np.frombuffer(section.take(4 * patch_count), dtype="<u4").astype(np.int64)
+    patches = np.frombuffer(section.take(4 * patch_count), dtype="<i4")
+    if patch_count and (
+        int(places.max()) >= tokens * channels or int(np.abs(patches.astype(np.int64)).max()) > LARGEST
+    ):
+        raise TokenFileError("a patch is outside the numbers of the chunk, or too large for one")
+    classes = np.frombuffer(_inflate(section.take(class_bytes), -(-tokens // block)), dtype="u1")
+    if int(classes.max()) >= kinds:
+        raise TokenFileError(f"there are {kinds} classes; the chunk asks for number {int(classes.max())}")
+    order, counts = _sorted(classes, block, tokens, kinds)
+    channels_with = np.bincount(base_C, minlength=lane_count)  # each base lane
+    wanted = np.convolve(channels_with, counts)[:lane_count].tolist()  # bytes in each lane
+    lanes = [_inflate(section.take(size), n) for size, n in zip(sizes, wanted, strict=True)]
+    section.end()
+    rows_CN = _rows(lanes, base_C, counts, tokens)
+    for channel in np.flatnonzero(differenced_C):
+        rows_CN[channel] = rows_CN[channel].cumsum(dtype=np.int32).astype(np.int8)  # modulo 256, as differences are
+    back = np.empty(tokens, dtype=np.int64)
+    back[order] = np.arange(tokens)
+    numbers_NC = np.ascontiguousarray(rows_CN.T).take(back, axis=0)
+    values_NC = torch.from_numpy(numbers_NC) * steps_C
+    if patch_count:
+        which = torch.from_numpy(places)
+        values_NC.view(-1)[which] = torch.from_numpy(patches.astype(np.float32)) * steps_C[which % channels]
+    return values_NC
+
+
+def _rows(lanes: list[bytes], base_C: Ints, counts: Ints, tokens: int) -> Bytes:
+    """[C, N]: each channel's bytes, class after class, from the lanes."""
+    rows_CN = np.empty((len(base_C), tokens), dtype=np.int8)
+    sources, at = [np.frombuffer(lane, dtype=np.int8) for lane in lanes], [0] * len(lanes)
+    runs = [(number, count) for number, count in enumerate(counts.tolist()) if count]
+    for row, base in zip(rows_CN, base_C.tolist(), strict=True):
+        begin = 0
+        for number, count in runs:
+            lane = base + number
+            first = at[lane]
+            row[begin : begin + count] = sources[lane][first : first + count]
+            at[lane], begin = first + count, begin + count
+    return rows_CN
+
+
+def _split(rows_CN: Bytes, counts: Ints) -> list[list[Bytes]]:
+    """For each channel its bytes of each class."""
+    ends = np.cumsum(counts)[:-1].tolist()
+    return [np.split(row, ends) for row in rows_CN]
+
+
+def _sorted(classes: NDArray[np.uint8], block: int, tokens: int, kinds: int = CLASSES) -> tuple[Ints, Ints]:
+    """The tokens class by class, in their order within one; and how many each class has."""
+    each = np.repeat(classes, block)[:tokens]
+    return np.argsort(each, kind="stable"), np.bincount(each, minlength=kinds)
+
+
+def _differenced(small: Bytes) -> NDArray[np.bool_]:
+    """[C]: is a number nearer to the one before it than to zero?"""
+    wide = small.astype(np.int16)
+    return np.abs(np.diff(wide, axis=0, prepend=0)).sum(0) < _GAIN * np.abs(wide).sum(0)
+
+
+def _fit(residual: Bytes) -> tuple[NDArray[np.uint8], Ints]:
+    """The class of each block, and the base lane of each channel, from mean sizes in half octaves."""
+    size = np.abs(residual.astype(np.float32))
+    usual_C = size.mean(0) + 0.25
+    blocks = -(-len(size) // BLOCK)
+    each_N = (size / usual_C).mean(1)
+    mean = np.pad(each_N, (0, blocks * BLOCK - len(size)), mode="edge").reshape(blocks, BLOCK).mean(1)
+    classes = np.clip(np.rint(2 * np.log2(mean + 1e-3)) + CLASSES - 2, 0, CLASSES - 1).astype(np.uint8)
+    width_C = np.rint(2 * np.log2(usual_C)).astype(np.int64)
+    return classes, width_C - width_C.min()
+
+
+def _deflate(data: bytes) -> bytes:
+    """Raw deflate of Huffman codes, with runs of one byte or without, whichever is shorter: real repetition is rare,
+    and looking for it would be slow on both sides."""
+    if not data:
+        return b""
+    coders = [zlib.compressobj(9, zlib.DEFLATED, -15, 9, kind) for kind in (zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE)]
+    return min((coder.compress(data) + coder.flush() for coder in coders), key=len)
+
+
+def _inflate(data: bytes, size: int) -> bytes:
+    """Exactly `size` bytes, which is all that is ever held."""
+    if not size:
+        if data:
+            raise TokenFileError(f"an empty lane has {len(data)} bytes")
+        return b""
+    coder = zlib.decompressobj(-15)
+    try:
+        found = coder.decompress(data, size)
+        ended = coder.eof or not coder.decompress(coder.unconsumed_tail, 1)
+    except zlib.error as error:
+        raise TokenFileError("Huffman-coded data are damaged") from error
+    if len(found) != size or not ended or not coder.eof or coder.unused_data:
+        raise TokenFileError(f"Huffman-coded data should hold exactly {size} bytes")
+    return found
+
+
+class _Section:
+    """The bytes of a value section, taken one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, size: int) -> bytes:
+        if self.at + size > len(self.data):
+            raise TokenFileError(f"the value section ends early: {self.at + size} bytes needed, {len(self.data)} found")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def end(self) -> None:
+        if self.at != len(self.data):
+            raise TokenFileError(f"the value section has {len(self.data) - self.at} bytes that nothing refers to")
