@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the weights that ship, `mini` and its LITs, from a folder of videos. Runs where there is a GPU and little else.
 
-    python recipes/mini.py all   VIDEOS OUT [--photos PHOTOS]      clips, training, packing: everything, with one command
+    python recipes/mini.py all   VIDEOS OUT [--photos PHOTOS]      training and packing: everything, with one command
     python recipes/mini.py clips VIDEOS CLIPS                      AV1 videos to .ivf, once, where PyAV is
     python recipes/mini.py train CLIPS RUN [--photos PHOTOS] [--test TEST] [--lpips FILE] [--taef2 FOLDER]
     python recipes/mini.py pack  RUN WEIGHTS                       the trained networks in the size they ship in

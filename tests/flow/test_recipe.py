@@ -1,33 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script that made the shipped weights, from videos to packed weights, at rehearsal size on a CPU."""
+"""The script that makes the weights that ship, from videos to packed weights, at rehearsal size on a CPU."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
 
-from inlay.weightfile import load_weights
+from inlay.fill import Lit, plus
+from inlay.tokenizer import Tokenizer
+from inlay.video import write_video
+from inlay.weightfile import load_weights, save_weights
 from tests.conftest import moving_square
 
 ROOT = Path(__file__).parents[2]
-REHEARSAL = ("--device", "cpu", "--tiny", "--seconds", "1", "--detail-power", "2")
-SMALL = ("--blocks", "1", "1", "1", "1")
 needs_dav1d = pytest.mark.skipif(shutil.which("dav1d") is None, reason="the dav1d program is not installed")
 
 
-def recipe(*words: str | Path) -> str:
+def recipe(*words: str | Path, code: int = 0) -> str:
     command = [sys.executable, str(ROOT / "recipes" / "mini.py"), *map(str, words)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == code, done.stderr[-2000:]
+    return done.stdout if code == 0 else done.stderr
 
 
 def write_av1(path: Path, seed: int) -> None:
@@ -45,24 +49,82 @@ def write_av1(path: Path, seed: int) -> None:
         file.mux(stream.encode())
 
 
-@needs_dav1d
-def test_from_videos_to_packed_weights(tmp_path: Path) -> None:
-    videos, clips, run = tmp_path / "videos", tmp_path / "clips", tmp_path / "run"
+def test_one_command_makes_all_weights(tmp_path: Path) -> None:
+    videos, photos, out = tmp_path / "videos", tmp_path / "photos", tmp_path / "out"
     videos.mkdir()
-    for seed in range(3):
+    photos.mkdir()
+    for seed in range(2):
+        write_video(moving_square(12, 72, 72, seed=seed), videos / f"{seed}.mp4")
+        Image.fromarray(moving_square(1, 330, 330, seed=seed).frames[0].numpy()).save(photos / f"{seed}.png")
+    said = recipe("all", videos, out, "--photos", photos, "--tiny", "--device", "cpu")
+    rows = json.loads((out / "run" / "results.json").read_text())
+    assert [row["name"] for row in rows] == ["backbone", "together", "lit", "paper"]
+    assert all(row["steps"] == 4 and row["held"]["psnr"] > 5 for row in rows)
+    assert {"lit_0.35", "paper_0.35"} <= set(rows[-1]["held"])
+    assert "mini.lit-paper.safetensors" in said
+
+    tokenizer = Tokenizer.from_pretrained(out / "weights", device="cpu")
+    assert set(tokenizer.filler.lits) == {"lit", "lit-paper"}, "trained for these very weights"
+    stds = torch.tensor(tokenizer.spec.latent_std)
+    assert 0.5 < stds.mean() < 2, "in units of about one deviation"
+    video = moving_square(9, 64, 64, seed=5)
+    tokens = tokenizer.encode(video, tau=0.5, fill="lit")
+    assert len(tokenizer.decode(tokens)) == 9
+
+
+def test_packing_changes_units_and_nothing_else(tmp_path: Path) -> None:
+    """A network on latents in other units gives the same pictures."""
+    sys.path.insert(0, str(ROOT / "recipes"))
+    try:
+        from mini import in_units
+    finally:
+        sys.path.pop(0)
+    torch.manual_seed(0)
+    for kind in ("plus", "paper"):
+        lit = Lit.build(replace(plus(), kind=kind, channels=4, width=32, heads=1, blocks=1)).eval()
+        for parameter in lit.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+        lit.set_statistics((0.5,) * 4, (2.0,) * 4)
+        other = Lit.build(lit.config).eval()
+        other.load_state_dict(in_units(lit.state_dict(), kind, 8.0))
+        z, keep = torch.randn(1, 4, 3, 8, 8), torch.rand(1, 3, 8, 8) < 0.5
+        with torch.no_grad():
+            assert torch.allclose(other(z / 8, keep, 0.25) * 8, lit(z, keep, 2.0), atol=1e-4)
+
+
+def test_more_blocks_and_channels_begin_as_if_they_were_not_there(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "recipes"))
+    try:
+        from mini import take, widen_lit
+    finally:
+        sys.path.pop(0)
+    torch.manual_seed(0)
+    small = Lit.build(replace(plus(), channels=2, width=32, heads=1, blocks=1)).eval()
+    for parameter in small.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    save_weights(tmp_path / "lit.safetensors", small.state_dict(), {}, stored="fp32")
+    large = Lit.build(replace(small.config, channels=3, blocks=2)).eval()
+    take(large, tmp_path, "lit", widen_lit)
+    z, keep = torch.randn(1, 3, 3, 8, 8), torch.rand(1, 3, 8, 8) < 0.5
+    with torch.no_grad():
+        assert torch.allclose(large(z, keep, 0.5)[:, :2], small(z[:, :2], keep, 0.5), atol=1e-4)
+
+
+@needs_dav1d
+def test_av1_goes_by_way_of_ivf(tmp_path: Path) -> None:
+    videos, clips = tmp_path / "videos", tmp_path / "clips"
+    videos.mkdir()
+    for seed in range(2):
         write_av1(videos / f"{seed}.mp4", seed)
-    recipe("clips", videos, clips)
-    assert len(list(clips.glob("*.ivf"))) == 3
+    recipe("clips", videos, clips, "--frames", "10")
+    assert len(list(clips.glob("*.ivf"))) == 2
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"channels": 4, "lit": {"blocks": 1}, "stages": [{"name": "b", "kind": "backbone"}]}))
+    recipe("train", clips, tmp_path / "run", "--tiny", "--device", "cpu", "--plan", plan)
+    assert load_weights(tmp_path / "run" / "backbone.safetensors").meta["config"]["channels"] == 4
 
-    recipe("backbone", "--clips", clips, "--run", run / "mini", *SMALL, *REHEARSAL)
-    recipe("pack", "--run", run / "mini", "--out", tmp_path / "first.safetensors")
-    start = ("--from", tmp_path / "first.safetensors", "--blocks", "1", "1", "2", "1")
-    said = recipe("together", "--clips", clips, "--run", run / "both", *start, *REHEARSAL)
-    assert "new: decoder.coarse.1" in said, "a block more, begun from weights without it"
 
-    packed = tmp_path / "mini.safetensors"
-    recipe("pack", "--run", run / "both", "--out", packed, "--stored", "int10")
-    assert load_weights(packed).meta["config"]["decoder_blocks"] == [2, 1]
-    lit = ("--backbone", packed, "--kind", "plus", "--from", run / "both" / "lit.safetensors")
-    recipe("lit", "--clips", clips, "--run", run / "lit", *lit, *REHEARSAL)
-    assert (run / "lit" / "weights.safetensors").is_file()
+def test_a_folder_without_clips_is_said(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no clip to train on" in recipe("train", tmp_path / "empty", tmp_path / "run", "--tiny", code=1)
+    assert "is not a folder of clips" in recipe("train", tmp_path / "gone", tmp_path / "run", "--tiny", code=1)
