@@ -93,14 +93,15 @@ class Tokenizer(Parts):
         where = str(weights) if weights else None
         backbone: Backbone = load_backbone(name, weights=where, device=device, dtype=dtype, trust=trust)
         spec = backbone.spec
-        filler = Filler.load(folder, name, spec.weight_hash, default=fill, device=device, dtype=dtype)
+        folders = [folder] if folder == WEIGHTS else [folder, WEIGHTS]  # ours may fill latents of others' weights
+        filler = Filler.load(folders, name, spec.weight_hash, default=fill, device=device, dtype=dtype)
         if given is not None and given.weight_hash != spec.weight_hash:
             raise ConfigError(
                 f"the profile is of {given.backbone} with weights {given.weight_hash or 'unknown'}, not of {spec.name} "
                 f"with {spec.weight_hash}; calibrate this backbone",
                 about="profile",
             )
-        found = given or find_profile(folder / f"{name}.profile.json", name, spec.weight_hash)
+        found = given or find_profile(folders, name, spec.weight_hash)
         return cls(backbone, profile=found, filler=filler, device=device, dtype=dtype)
 
     @overload
@@ -312,10 +313,11 @@ def _refuse(unknown: dict[str, object]) -> None:
         raise UsageError(f"encode has no argument {name!r}{hint} (it takes: {', '.join(known)})")
 
 
-def find_profile(path: Path, name: str, weight_hash: str) -> Profile | None:
-    """The profile beside the weights if it is theirs, else the paper's tau for this backbone, else none."""
-    if path.is_file() and (profile := Profile.load(path)).weight_hash == weight_hash:
-        return profile
+def find_profile(folders: Sequence[Path], name: str, weight_hash: str) -> Profile | None:
+    """The first profile that is of these weights, else the paper's tau for this backbone, else none."""
+    for path in (folder / f"{name}.profile.json" for folder in folders):
+        if path.is_file() and (profile := Profile.load(path)).weight_hash == weight_hash:
+            return profile
     tau = default_tau(name)
     return None if tau is None else Profile(backbone=name, weight_hash=weight_hash, tau=tau, data="the paper")
 

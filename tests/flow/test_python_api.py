@@ -220,9 +220,12 @@ def test_lits_of_a_folder_are_those_of_its_backbone(tmp_path: Path) -> None:
     lit = Lit.build(LitConfig(width=32, heads=1, blocks=1)).eval()
     for name, made_for in (("lit", "a" * 16), ("lit-paper", "b" * 16)):
         save_lit(tmp_path / f"mini.{name}.safetensors", lit, {"backbone_hash": made_for})
-    assert set(Filler.load(tmp_path, "mini", "a" * 16).lits) == {"lit"}
-    assert Filler.load(tmp_path, "mini", "a" * 16).default == "lit"
-    assert Filler.load(tmp_path, "mini", "c" * 16).names == ("hold", "linear")
+    assert set(Filler.load([tmp_path], "mini", "a" * 16).lits) == {"lit"}
+    assert Filler.load([tmp_path], "mini", "a" * 16).default == "lit"
+    assert Filler.load([tmp_path], "mini", "c" * 16).names == ("hold", "linear")
+    other = tmp_path / "other"
+    save_lit(other / "mini.lit.safetensors", lit, {"backbone_hash": "c" * 16})
+    assert Filler.load([tmp_path, other], "mini", "c" * 16).default == "lit", "the first folder has one for others"
 
 
 def test_a_default_fill_inside_a_block(tiny_tokenizer: Tokenizer) -> None:

@@ -6,7 +6,8 @@ Legend: B batch, C channels, T slots, H W grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -44,7 +45,7 @@ class Filler:
     @classmethod
     def load(
         cls,
-        folder: Path,
+        folders: Sequence[Path],
         backbone: str,
         weight_hash: str,
         *,
@@ -52,14 +53,15 @@ class Filler:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Filler:
-        """The LITs in a folder that were trained for these weights; others would fill in noise."""
-        paths = {name: folder / f"{backbone}.{suffix}.safetensors" for name, suffix in LIT_FILES.items()}
-        found = {name: load_lit(path) for name, path in paths.items() if path.is_file()}
-        lits = {
-            name: lit.to(device=device, dtype=dtype)
-            for name, lit in found.items()
-            if lit.backbone_hash in ("", weight_hash)
-        }
+        """The LITs that were trained for these weights, from the first folder that has them; others would fill in
+        noise."""
+        lits: dict[str, Lit] = {}
+        for folder, (name, suffix) in product(folders, LIT_FILES.items()):
+            path = folder / f"{backbone}.{suffix}.safetensors"
+            if name not in lits and path.is_file():
+                lit = load_lit(path)
+                if lit.backbone_hash in ("", weight_hash):
+                    lits[name] = lit.to(device=device, dtype=dtype)
         return cls(lits, default=default, device=device, dtype=dtype)
 
     @property
