@@ -22,7 +22,7 @@ import typer
 
 from inlay.backbones import WEIGHTS, Mini, load_backbone, load_mini
 from inlay.cli.main import main
-from inlay.codec import EncodeConfig, Encoder, VideoEncoder, encode_file
+from inlay.codec import EncodeConfig, Encoder, VideoEncoder, encode_file, training_cache
 from inlay.container import TokenWriter, part_of
 from inlay.container.tokens import Tokens
 from inlay.container.writer import to_bytes
@@ -101,7 +101,7 @@ MODES = [
 ]
 PRECISIONS = [
     Case(name=f"{precision}-{budget.kind}", budget=budget, config=EncodeConfig(precision=precision), clips=CLIPS[:2])
-    for precision in ("fp32", "fp16", "bf16", "q8")
+    for precision in ("fp32", "fp16", "bf16", "q8", "q8-quick")
     for budget in (Budget(tau=TAU), Budget(bits=3.0))
 ]
 STEPS = [
@@ -110,6 +110,7 @@ STEPS = [
     Case(name="step-named", budget=Budget(), config=EncodeConfig(step="fine"), model="stepped"),
     Case(name="step-number", budget=Budget(tau=TAU), config=EncodeConfig(step=17.5), model="stepped"),
     Case(name="step-deviation", budget=Budget(tau=TAU), config=EncodeConfig(step="deviation"), model="stepped"),
+    Case(name="step-cache", budget=Budget(tau=0.0), config=training_cache(), model="stepped"),
     Case(name="step-no-q8", budget=Budget(tau=TAU), config=EncodeConfig(precision="fp16"), model="stepped"),
     Case(name="step-tokens", budget=Budget(tokens=121), config=EncodeConfig(step=3), clips=CLIPS[:2], model="stepped"),
     Case(name="step-bits", budget=Budget(bits=0.9), config=EncodeConfig(step=3), clips=CLIPS[:1], model="stepped"),
@@ -188,7 +189,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     profile = Profile(backbone="mini", weight_hash=spec.weight_hash, tau=TAU)
     profile.save(folder / "mini.profile.json")
     gains = tuple(20.0 + 3 * channel for channel in range(spec.channels))
-    profile = replace(profile, gains=gains, step=4.0)
+    profile = replace(profile, gains=gains, step=4.0, cache_step=1.5)
     profile.save(stepped / "mini.profile.json")
     replace(
         profile, dial_taus=(0.0, TAU, 2 * TAU), dial_steps=(1.0, 4.0, 16.0), dial_bits=(2.0, 1.0, 0.5),
@@ -350,8 +351,9 @@ def test_the_cases_are_not_all_alike(clips: Path, load: Callable[..., Tokenizer]
         *BUDGETS[2:6],
         *MODES[4:],
         *PRECISIONS[:5:2],
+        PRECISIONS[8],
         *STEPS[:4],
-        *STEPS[6:8],
+        *STEPS[7:9],
         DIALS[0],
         *DIALS[2:4],
         DIALS[5],

@@ -88,7 +88,13 @@ def test_a_step_is_calibrated_encoded_shown_and_decoded(
     assert "q8 step 8 (" in capsys.readouterr().out
     assert run_json(capsys, "verify", out)["ok"]
     assert main(["decode", str(out), str(tmp_path / "b.mp4"), "--fill", "hold", "--device", "cpu", "-q"]) == 0
+    cached = run_json(capsys, *words, "--profile", profile, "--cache", "--step", "1.5")
+    assert (cached["keep_rate"], cached["tau"], cached["precision"], cached["step"]) == (1.0, 0.0, "q8-quick", 1.5)
+    own = run_json(capsys, *words, "--profile", profile, "--cache")
+    assert own["step"] == found["cache_step"] > 0
     for wrong, said in [
+        (["--cache", "--keep", "0.5"], "it goes with no keep (--cache, --keep)"),
+        (["--cache", "--precision", "fp16"], "it goes with no precision (--cache, --precision)"),
         (["--step", "fines"], "a step is one of lossless-ish, fine"),
         (["--step", "0"], "(--step)"),
         (["--step", "fine", "--precision", "fp16"], "(--step, --precision)"),
@@ -97,6 +103,8 @@ def test_a_step_is_calibrated_encoded_shown_and_decoded(
         assert said in capsys.readouterr().err
     assert main([*map(str, words), "--tau", "0.3", "--step", "fine"]) == 2
     assert "no gains of mini-untrained" in capsys.readouterr().err
+    assert main([*map(str, words), "--cache"]) == 2
+    assert "has no step for caches; calibrate it again" in capsys.readouterr().err
 
 
 def test_a_profile_of_other_weights_or_none_is_refused(

@@ -23,7 +23,7 @@ def quick(tokens: Tokens, steps: tuple[float, ...] | None = None) -> Tokens:
     return replace(tokens, recipe=replace(tokens.recipe, precision="q8-quick", steps=steps))
 
 
-def plain_decoder(data: bytes, tokens: int, channels: int) -> list[list[float]]:
+def plain_decoder(data: bytes, tokens: int, channels: int, slot: int) -> list[list[float]]:
     """FORMAT.md, section 8, number by number."""
     block, _, lane_count, patch_count = struct.unpack_from("<HBBI", data)
     at = 8
@@ -47,30 +47,43 @@ def plain_decoder(data: bytes, tokens: int, channels: int) -> list[list[float]]:
     order = sorted(range(tokens), key=lambda token: classes[token // block])  # stable
     found = [[0.0] * channels for _ in range(tokens)]
     used = [0] * lane_count
+    numbers = {}
     for channel in range(channels):
         total = 0
         for token in order:
-            lane = flags[channel] % 128 + classes[token // block]
+            lane = flags[channel] % 64 + classes[token // block]
             byte = lanes[lane][used[lane]]
             used[lane] += 1
             total = (total + byte) % 256 if flags[channel] >= 128 else byte
-            found[token][channel] = float(np.float32((total + 128) % 256 - 128) * np.float32(steps[channel]))
+            numbers[token] = total
+        for token in range(tokens):
+            if flags[channel] & 64 and token >= slot:
+                numbers[token] = (numbers[token] + numbers[token - slot]) % 256
+            found[token][channel] = float(np.float32((numbers[token] + 128) % 256 - 128) * np.float32(steps[channel]))
     for place, number in zip(places, patches, strict=True):
         found[place // channels][place % channels] = float(np.float32(number) * np.float32(steps[place % channels]))
     return found
 
 
-@pytest.mark.parametrize(("seed", "channels", "outliers"), [(0, 1, False), (1, 3, True), (2, 16, False)])
-def test_a_section_decodes_by_the_letter(seed: int, channels: int, outliers: bool) -> None:
-    tokens = make_tokens(4, 5, 7, channels=channels, seed=seed)
-    tokens.values[:, 0] = tokens.values[:, 0].cumsum(0) / 3  # one that is worth differences
+@pytest.mark.parametrize(
+    ("seed", "channels", "outliers", "keep"),
+    [(0, 1, False, 0.4), (1, 3, True, 0.4), (2, 16, False, 0.6), (3, 3, False, 1.0), (4, 5, True, 1.0)],
+)
+def test_a_section_decodes_by_the_letter(seed: int, channels: int, outliers: bool, keep: float) -> None:
+    tokens = make_tokens(4, 5, 7, channels=channels, seed=seed, keep=keep)
+    tokens.values[:, 0] = tokens.values[:, 0].cumsum(0) / 3  # one that is worth differences from the token before
+    if keep == 1:  # and one of the slot before
+        tokens.values[:, 1] = tokens.values[:35, 1].repeat(4) + tokens.values[:, 1] / 9
+        tokens.values[:, 2] = tokens.values[:35, 0].repeat(4) + tokens.values[:, 2] / 9
     if outliers:
         tokens.values[7] += 900
         tokens.values[-1, 0] = -4000
     mask = tokens.mask.numpy()
     data = pack_quick(tokens.values, mask, torch.full((channels,), 0.0625))
     assert (struct.unpack_from("<I", data, 4)[0] > 0) == outliers
-    found = torch.tensor(plain_decoder(data, len(tokens), channels))
+    found = torch.tensor(plain_decoder(data, len(tokens), channels, 35))
+    if keep == 1:
+        assert data[8 + 2 * channels + 1] & 64 and data[8 + 2 * channels] >= 128
     assert torch.equal(found, unpack_quick(data, mask, channels))
     assert torch.equal(found, torch.round(tokens.values.double() / 0.0625).float() * 0.0625)
 
@@ -115,7 +128,8 @@ class TestDamage:
             (3, "<B", 8, "asks for lane"),
             (4, "<I", 2**31, "ends early"),
             (8, "<H", 0, "step"),
-            (40, "<B", 127, "asks for lane"),
+            (40, "<B", 63, "asks for lane"),
+            (40, "<B", 64, "not all cells are kept"),
             (56, "<I", 2**31, "ends early"),
             (56, "<I", 0, "exactly|empty lane|damaged"),
         ],

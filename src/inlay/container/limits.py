@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file may ask of its reader, in numbers (FORMAT.md, section 8); counted before anything is allocated."""
+"""What a file may ask of its reader, in numbers (FORMAT.md, section 9); counted before anything is allocated."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The value section of precision q8-quick: the numbers of q8, coded so that a reader needs few large calls.
 
-Every channel is a row of bytes, differenced or not. Blocks of tokens are sorted into classes by how much happens in
-them, and all bytes of one width, whatever their channel, make a lane: one Huffman-coded stream, which zlib reads at
-hundreds of megabytes a second. It takes some 6 % more bits than q8, whose contexts follow every number.
+Every channel is a row of bytes, or of differences from the slot before, from the token before, or both. Blocks of
+tokens are sorted into classes by how much happens in them, and all bytes of one width, whatever their channel, make a
+lane: one Huffman-coded stream, which zlib reads at hundreds of megabytes a second. It takes a few per cent more bits
+than q8, whose contexts follow every number.
 
 Legend: N tokens, C channels, K classes, L lanes.
 """
@@ -26,10 +27,10 @@ Ints = NDArray[np.int64]
 
 CLASSES = 8  # each half an octave wider than the one before
 BLOCK = 8  # tokens that share a class
-MOST_LANES = 128
-DIFFERENCED = 128  # flag beside a channel's base lane
+MOST_LANES = 64
+FROM_SLOT, FROM_TOKEN = 64, 128  # flags beside a channel's base lane: what its bytes are differences from
 _HEAD = struct.Struct("<HBBI")  # block, classes, lanes; patches. As long as that of q8, so that steps follow alike
-_GAIN = 0.98  # how much smaller differences must be than numbers to be worth their sums
+_SHORTER = 0.98  # how much smaller differences must be than what they are of, to be worth their sums
 
 
 def pack_quick(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor | None) -> bytes:
@@ -40,11 +41,11 @@ def pack_quick(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor | None
         return b""
     small = np.clip(numbers, -128, 127).astype(np.int8)
     patched = np.flatnonzero(small != numbers)
-    differenced = _differenced(small)
-    classes, base = _fit(np.where(differenced, np.diff(small, axis=0, prepend=np.int8(0)), small))
+    residual, from_slot, from_token = _differences(small, _whole_slots(mask_THW))
+    classes, base = _fit(np.where(from_token, _before(residual), residual))
     order, counts = _sorted(classes, BLOCK, len(small))
-    rows_CN = np.ascontiguousarray(small[order].T)
-    rows_CN[differenced] = np.diff(rows_CN[differenced], axis=1, prepend=np.int8(0))  # modulo 256
+    rows_CN = np.ascontiguousarray(residual[order].T)
+    rows_CN[from_token] = np.diff(rows_CN[from_token], axis=1, prepend=np.int8(0))
     lanes: list[list[Bytes]] = [[] for _ in range(int(base.max()) + CLASSES)]
     for channel, parts in zip(base, _split(rows_CN, counts), strict=True):
         for number, part in enumerate(parts):
@@ -55,7 +56,7 @@ def pack_quick(values: Tensor, mask_THW: NDArray[np.bool_], steps: Tensor | None
     return b"".join([
         _HEAD.pack(BLOCK, CLASSES, len(lanes), len(patched)),
         halves.tobytes(),
-        (base + DIFFERENCED * differenced).astype("u1").tobytes(),
+        (base + FROM_SLOT * from_slot + FROM_TOKEN * from_token).astype("u1").tobytes(),
         np.array([len(stream) for stream in (coded, *streams)], dtype="<u4").tobytes(),
         patched.astype("<u4").tobytes(),
         numbers.ravel()[patched].astype("<i4").tobytes(),
@@ -78,7 +79,10 @@ def unpack_quick(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Ten
     steps_C = stored_steps(data, channels)
     section.take(2 * channels)
     flags_C = np.frombuffer(section.take(channels), dtype="u1")
-    base_C, differenced_C = (flags_C % DIFFERENCED).astype(np.int64), flags_C >= DIFFERENCED
+    base_C = (flags_C % FROM_SLOT).astype(np.int64)
+    slots = _whole_slots(mask_THW)
+    if not slots and bool((flags_C & FROM_SLOT).any()):
+        raise TokenFileError("a channel has differences from the slot before, and not all cells are kept")
     if int(base_C.max()) + kinds > lane_count:
         raise TokenFileError(f"a channel asks for lane {int(base_C.max()) + kinds}, and there are {lane_count}")
     class_bytes, *sizes = np.frombuffer(section.take(4 + 4 * lane_count), dtype="<u4").tolist()
@@ -97,11 +101,16 @@ def unpack_quick(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Ten
     lanes = [_inflate(section.take(size), n) for size, n in zip(sizes, wanted, strict=True)]
     section.end()
     rows_CN = _rows(lanes, base_C, counts, tokens)
-    for channel in np.flatnonzero(differenced_C):
+    for channel in np.flatnonzero(flags_C & FROM_TOKEN):
         rows_CN[channel] = rows_CN[channel].cumsum(dtype=np.int32).astype(np.int8)  # modulo 256, as differences are
     back = np.empty(tokens, dtype=np.int64)
     back[order] = np.arange(tokens)
     numbers_NC = np.ascontiguousarray(rows_CN.T).take(back, axis=0)
+    if slots:
+        before_C = np.where(flags_C & FROM_SLOT, -1, 0).astype(np.int8)  # all bits, or none
+        numbers_TPC = numbers_NC.reshape(slots, -1, channels)
+        for t in range(1, slots):
+            numbers_TPC[t] += numbers_TPC[t - 1] & before_C
     values_NC = torch.from_numpy(numbers_NC) * steps_C
     if patch_count:
         which = torch.from_numpy(places)
@@ -136,10 +145,30 @@ def _sorted(classes: NDArray[np.uint8], block: int, tokens: int, kinds: int = CL
     return np.argsort(each, kind="stable"), np.bincount(each, minlength=kinds)
 
 
-def _differenced(small: Bytes) -> NDArray[np.bool_]:
-    """[C]: is a number nearer to the one before it than to zero?"""
-    wide = small.astype(np.int16)
-    return np.abs(np.diff(wide, axis=0, prepend=0)).sum(0) < _GAIN * np.abs(wide).sum(0)
+def _whole_slots(mask_THW: NDArray[np.bool_]) -> int:
+    """Slots of a chunk with every cell kept, where a token has one in the slot before; else 0."""
+    return len(mask_THW) if bool(mask_THW.all()) else 0
+
+
+def _differences(small: Bytes, slots: int) -> tuple[Bytes, NDArray[np.bool_], NDArray[np.bool_]]:
+    """The numbers, of some channels as differences from the slot before; which channels; and which ones are then better
+    as differences from the token before. All modulo 256."""
+    from_slot = np.zeros(small.shape[1], dtype=bool)
+    if slots > 1:
+        changed = np.diff(small.reshape(slots, -1), axis=0, prepend=np.int8(0)).reshape(small.shape)
+        ways = [_size(small), _size(_before(small)), _size(changed), _size(_before(changed))]
+        from_slot = np.minimum(ways[2], ways[3]) < _SHORTER * np.minimum(ways[0], ways[1])
+        small = np.where(from_slot, changed, small)
+    return small, from_slot, _size(_before(small)) < _SHORTER * _size(small)
+
+
+def _before(numbers: Bytes) -> Bytes:
+    return np.diff(numbers, axis=0, prepend=np.int8(0))
+
+
+def _size(numbers: Bytes) -> NDArray[np.float32]:
+    """[C]: about the bits of each channel: they grow with the logarithm of a number."""
+    return np.log2(1 + np.abs(numbers.astype(np.float32))).sum(0)
 
 
 def _fit(residual: Bytes) -> tuple[NDArray[np.uint8], Ints]:
