@@ -23,9 +23,9 @@ from inlay.pack import Packed, RopeConfig, attend, rope_angles, rotate
 class ModelConfig:
     channels: int
     future: int  # slots to predict
-    width: int = 384
+    width: int = 512
     depth: int = 6
-    heads: int = 6
+    heads: int = 8
     attention: str = "nested"
 
 
