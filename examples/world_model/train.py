@@ -36,7 +36,7 @@ def fit(world: World, clips: Clips, args: argparse.Namespace, seed: int) -> tupl
     """Train once. Every kind of set gets the same clips in the same order, cut at the same slots."""
     torch.manual_seed(seed)
     rng, device = torch.Generator().manual_seed(seed), world.z_BCTHW.device
-    sizes = {"width": args.width, "depth": args.depth, "heads": args.heads, "attention": args.attention}
+    sizes = {name: getattr(args, name) for name in ("width", "depth", "heads", "attention", "dropout")}
     model = WorldModel(ModelConfig(channels=clips.z_BCTHW.shape[1], future=world.future, **sizes)).to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.05, fused=device.type == "cuda")
     rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, args.lr, total_steps=args.steps, pct_start=0.1)
@@ -65,6 +65,7 @@ def fit(world: World, clips: Clips, args: argparse.Namespace, seed: int) -> tupl
 @torch.no_grad()
 def predict(model: WorldModel, clips: Clips, rows: Tensor, slots: int, size: int) -> Tensor:
     """[B, C, K, H, W] the slots that follow."""
+    model.eval()
     with autocast(rows.device):
         return torch.cat([model(clips.past(part, slots)).float() for part in rows.split(size)])
 
@@ -192,6 +193,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--dropout", type=float, default=0.0, help="small data sets are soon known by heart")
     parser.add_argument("--attention", default="nested", help="per-clip, masked, nested or flex")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", help="of the backbone, in place of the published ones")
