@@ -21,6 +21,12 @@ from inlay.errors import UsageError
 from inlay.fill import hold
 from inlay.pack import Packed, pack_kept
 
+HOWS = {  # what a model sees, and what it is to predict
+    "latents": "all of the backbone's latents",
+    "filled": "all latents, dropped ones as LIT fills them in",
+    "tokens": "kept cells alone; a dropped one of the future is as it was when it was last kept",
+    "tokens+fill": "kept cells alone; a dropped one of the future is as LIT fills it in",
+}
 FILL_BATCH = 16
 
 
@@ -94,8 +100,7 @@ class World:
 
     @property
     def kinds(self) -> list[str]:
-        """Training sets: all latents, those filled in from each keep rate, the tokens of each keep rate alone."""
-        return ["latents", *(f"{how} {share}" for how in ("filled", "tokens") for share in self.keeps)]
+        return ["latents", *(f"{how} {share}" for how in HOWS if how != "latents" for share in self.keeps)]
 
     def clips(self, kind: str, slots: int | None = None) -> Clips:
         """All clips, or their first slots, as a training set of this kind holds them."""
@@ -105,12 +110,13 @@ class World:
             return Clips(z_BCTHW=self.normal(z), keep_BTHW=torch.ones_like(z[:, 0], dtype=torch.bool))
         keep = self.keeps[share][:, :slots]
         read = as_read(z, keep)
-        if how == "tokens":  # a dropped cell is as it was when it was last kept
+        if how == "tokens":
             return Clips(z_BCTHW=self.normal(hold(read, keep)), keep_BTHW=keep)
         pairs = zip(read.split(FILL_BATCH), keep.split(FILL_BATCH), strict=True)
         tau = float(self.about["taus"][share])
-        filled = torch.cat([self.tokenizer.fill_cells(z, k, tau) for z, k in pairs])
-        return Clips(z_BCTHW=self.normal(filled), keep_BTHW=torch.ones_like(keep))
+        filled = torch.cat([torch.where(k[:, None], z, self.tokenizer.fill_cells(z, k, tau)) for z, k in pairs])
+        shown = torch.ones_like(keep) if how == "filled" else keep
+        return Clips(z_BCTHW=self.normal(filled), keep_BTHW=shown)
 
     def normal(self, z_BCTHW: Tensor) -> Tensor:
         return (z_BCTHW - self.mean_C.view(-1, 1, 1, 1)) / self.std_C.view(-1, 1, 1, 1)

@@ -23,10 +23,11 @@ from inlay.pack import Packed, RopeConfig, attend, rope_angles, rotate
 class ModelConfig:
     channels: int
     future: int  # slots to predict
-    width: int = 384
+    width: int = 512
     depth: int = 6
-    heads: int = 6
+    heads: int = 8
     attention: str = "nested"
+    dropout: float = 0.0
 
 
 class WorldModel(nn.Module):
@@ -35,7 +36,7 @@ class WorldModel(nn.Module):
         self.config, D = config, config.width
         self.rope = RopeConfig(head_dim=D // config.heads, base=100.0)  # grids are small
         self.embed, self.tell = nn.Linear(config.channels, D), nn.Linear(2, D)
-        self.blocks = nn.ModuleList(Block(D, config.heads, config.attention) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm, self.head = nn.LayerNorm(D), nn.Linear(D, config.future * config.channels)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -63,15 +64,16 @@ class WorldModel(nn.Module):
 class Block(nn.Module):
     """Attention among the cells of a clip, and a feed-forward."""
 
-    def __init__(self, width: int, heads: int, attention: str) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.attention = heads, attention
+        width, self.heads, self.attention = config.width, config.heads, config.attention
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, h_ND: Tensor, angles: Tensor, past: Packed) -> Tensor:
         q, k, v = self.qkv(self.norm1(h_ND)).unflatten(1, (3, self.heads, -1)).unbind(1)
         seen = attend(rotate(q, angles), rotate(k, angles), v.contiguous(), past, how=self.attention)
-        h_ND = h_ND + self.proj(seen.flatten(1))
-        return h_ND + self.down(F.gelu(self.up(self.norm2(h_ND))))
+        h_ND = h_ND + self.dropout(self.proj(seen.flatten(1)))
+        return h_ND + self.dropout(self.down(F.gelu(self.up(self.norm2(h_ND)))))

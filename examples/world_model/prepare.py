@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -65,7 +66,9 @@ def main(argv: list[str] | None = None) -> None:
         taus[share] = nearest_tau(lambda tau: keep_rate_of(masked(train, tau)), share, tolerance=1e-4).tau
         tensors[f"keep {share:g}"] = masked(z_BCTHW, taus[share])
         sizes[f"q8, {share:g} kept"] = token_bytes(tokenizer, train, taus[share], args)
+    given = {str(args.videos): "VIDEOS", str(args.out): args.out.name, str(args.weights): "WEIGHTS"}
     about = {
+        "command": shlex.join(["python", "examples/world_model/prepare.py", *(given.get(w, w) for w in sys.argv[1:])]),
         "backbone": tokenizer.spec.name,
         "weight_hash": tokenizer.spec.weight_hash,
         "frames": args.frames,

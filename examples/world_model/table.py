@@ -33,8 +33,9 @@ def table(record: dict[str, Any]) -> str:
 
 def name(kind: str) -> str:
     how, _, share = kind.partition(" ")
-    words = {"latents": "all latents", "filled": "latents filled in from", "tokens": "tokens alone,"}[how]
-    return f"{words} {float(share):.0%}" if share else words
+    words = {"latents": "all latents", "filled": "latents filled in from", "tokens": "tokens alone,"}
+    words["tokens+fill"] = "tokens, to latents filled in,"
+    return f"{words[how]} {float(share):.0%}" if share else words[how]
 
 
 def spread(row: dict[str, Any], key: str, digits: int) -> str:

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from data import Clips, World
+from data import HOWS, Clips, World
 from model import ModelConfig, WorldModel
 from table import table
 from torch import Tensor
 
 from inlay.codec.quality import frame_errors, frame_psnr
-from inlay.errors import InlayError
+from inlay.errors import InlayError, pick
 from inlay.files import write_atomic
 from inlay.video.frames import to_frames
 
@@ -36,7 +36,7 @@ def fit(world: World, clips: Clips, args: argparse.Namespace, seed: int) -> tupl
     """Train once. Every kind of set gets the same clips in the same order, cut at the same slots."""
     torch.manual_seed(seed)
     rng, device = torch.Generator().manual_seed(seed), world.z_BCTHW.device
-    sizes = {"width": args.width, "depth": args.depth, "heads": args.heads, "attention": args.attention}
+    sizes = {name: getattr(args, name) for name in ("width", "depth", "heads", "attention", "dropout")}
     model = WorldModel(ModelConfig(channels=clips.z_BCTHW.shape[1], future=world.future, **sizes)).to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.05, fused=device.type == "cuda")
     rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, args.lr, total_steps=args.steps, pct_start=0.1)
@@ -65,6 +65,7 @@ def fit(world: World, clips: Clips, args: argparse.Namespace, seed: int) -> tupl
 @torch.no_grad()
 def predict(model: WorldModel, clips: Clips, rows: Tensor, slots: int, size: int) -> Tensor:
     """[B, C, K, H, W] the slots that follow."""
+    model.eval()
     with autocast(rows.device):
         return torch.cat([model(clips.past(part, slots)).float() for part in rows.split(size)])
 
@@ -97,11 +98,13 @@ def bounds(world: World) -> dict[str, dict[str, float]]:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = parse(argv)
     world = World.load(args.latents, args.device, args.weights)
+    for kind in args.kinds or ():
+        pick("kind of training set", kind, dict.fromkeys(world.kinds))
     known = bounds(world)
     true = world.clips("latents", world.past)
     runs: dict[str, list[dict[str, float]]] = {}
     made: dict[str, Any] = {}
-    for kind in world.kinds:
+    for kind in args.kinds or world.kinds:
         clips, shown = world.clips(kind), world.clips(kind, world.past)  # what a test shows knows nothing of the future
         runs[kind] = []
         for seed in range(args.seeds):
@@ -141,9 +144,11 @@ def summary(world: World, kind: str, found: list[dict[str, float]]) -> dict[str,
     """One kind of training set over all seeds."""
     how, _, share = kind.partition(" ")
     sizes, train = world.about["training_set_bytes"], world.train
-    shown = int(world.keeps[share][train].sum()) if how == "tokens" else len(train) * world.z_BCTHW[0, 0].numel()
+    sparse = how.startswith("tokens")
+    shown = int(world.keeps[share][train].sum()) if sparse else len(train) * world.z_BCTHW[0, 0].numel()
     row: dict[str, Any] = {
         "kind": kind,
+        "what": HOWS[how],
         "tokens": shown,
         "bytes": sizes["float16"] if how == "latents" else sizes[f"q8, {share} kept"],
     }
@@ -180,13 +185,15 @@ def told(args: argparse.Namespace) -> str:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("latents", type=Path, help="what prepare.py wrote")
+    parser.add_argument("--kinds", nargs="+", help="of training sets, such as 'filled 0.35'; all by default")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=32, help="clips")
     parser.add_argument("--lr", type=float, default=6e-4)
-    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--heads", type=int, default=6)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--dropout", type=float, default=0.0, help="small data sets are soon known by heart")
     parser.add_argument("--attention", default="nested", help="per-clip, masked, nested or flex")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", help="of the backbone, in place of the published ones")

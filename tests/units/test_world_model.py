@@ -20,6 +20,7 @@ from inlay.container import as_stored
 from inlay.container.tokens import Tokens
 from inlay.errors import UsageError
 from inlay.files import write_atomic
+from inlay.fill import hold
 from inlay.pack import pack_kept
 from inlay.types import Recipe, VideoInfo
 from inlay.video import write_video
@@ -28,7 +29,7 @@ from tests.conftest import moving_square
 MODULES = ("data", "model", "prepare", "table", "train")
 FOLDER = Path(__file__).parents[2] / "examples" / "world_model"
 SHARES = ("0.5", "0.3")
-KINDS = ["latents", "filled 0.5", "filled 0.3", "tokens 0.5", "tokens 0.3"]
+KINDS = ["latents", *(f"{how} {share}" for how in ("filled", "tokens", "tokens+fill") for share in SHARES)]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,10 @@ def test_a_network_that_changes_nothing_repeats_the_last_cell(example: dict[str,
     for kind in KINDS:
         clips = world.clips(kind)
         found = tiny(example, world)(clips.past(rows, 3))
-        assert torch.equal(found, clips.z_BCTHW[rows, :, 2:3]), kind
+        last = clips.z_BCTHW[rows, :, :3]
+        if kind.startswith("tokens"):
+            last = hold(last, clips.keep_BTHW[rows, :3])
+        assert torch.equal(found, last[:, :, 2:]), kind
 
 
 def test_tokens_are_what_a_reader_of_the_file_gets(example: dict[str, Any], world: Any) -> None:
@@ -142,6 +146,8 @@ def test_it_can_learn_by_heart(example: dict[str, Any]) -> None:
 
 def test_files_of_others_are_refused(example: dict[str, Any], prepared: Path, tmp_path: Path) -> None:
     load, broken = example["data"].World.load, tmp_path / "broken.safetensors"
+    with pytest.raises(UsageError, match=r"unknown kind of training set 'filled 0\.9'"):
+        example["train"].main([str(prepared), "--kinds", "filled 0.9"])
     with pytest.raises(UsageError, match=r"no such file; make it with prepare\.py"):
         load(tmp_path / "none", "cpu")
     write_atomic(broken, prepared.read_bytes()[:1000])
