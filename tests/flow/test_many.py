@@ -188,6 +188,15 @@ def test_debug_shows_where_one_of_many_failed(run: Run, tokens: Path, tmp_path: 
     assert code == 4 and "5 frames" in text and "Traceback" in err and "\ninlay: 1 of 2 done, 1 failed" in err
 
 
+def test_names_made_from_other_names_are_ones_that_windows_takes() -> None:
+    from inlay.cli.many import videos
+    from inlay.files import portable_name
+
+    assert [item.name for item in videos(["rtsp://camera:554"]).items] == ["camera-554"]
+    assert portable_name("my.module:Class") == "my.module-Class"
+    assert portable_name('a<b>"c|d?e*f\\g/h. ') == "a-b-c-d-e-f-g-h" and portable_name("...") == "unnamed"
+
+
 def test_untrusted_files_are_decoded_one_by_one(run: Run, tokens: Path, tmp_path: Path) -> None:
     code, _, err = run("decode", tokens, "--out-dir", tmp_path, "--untrusted")
     assert code == 2 and "one by one" in err

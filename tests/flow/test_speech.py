@@ -105,7 +105,10 @@ def test_progress_on_a_terminal_has_frames_a_second_and_the_time_left(tmp_path: 
     assert re.search(r"\d+\.\d frames/s", text) and re.search(r"left 0:00:\d\d", text) and "32/40" in text
 
 
-@pytest.mark.parametrize(("words", "wanted"), [("inlay enc", "encode"), ("inlay encode --out", "--out-dir")])
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [("inlay enc", "encode"), ("inlay encode --out", "--out-dir"), ("inlay decode --fill lin", "linear")],
+)
 def test_the_shell_is_told_what_may_follow(words: str, wanted: str) -> None:
     asked = {"_INLAY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     done = subprocess.run([sys.executable, "-m", "inlay"], capture_output=True, text=True, env=os.environ | asked)

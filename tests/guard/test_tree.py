@@ -29,6 +29,13 @@ def test_no_byte_code_and_no_catch_all_modules() -> None:
     assert not bad, names(bad)
 
 
+def test_names_of_files_suit_every_system() -> None:
+    found = names(project_files())
+    devices = re.compile(r"(^|/)(con|prn|aux|nul|com\d|lpt\d)(\.[^/]*)?(/|$)", re.I)
+    assert not [name for name in found if re.search(r'[<>:"\\|?*]|[. ](/|$)', name) or devices.search(name)]
+    assert len({name.lower() for name in found}) == len(found), "two names differ in nothing but capitals"
+
+
 def test_every_python_file_has_licence_and_docstring() -> None:
     for path in (p for p in text_files() if p.suffix == ".py" and p.stat().st_size):
         text = path.read_text(encoding="utf-8")

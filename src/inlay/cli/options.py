@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -167,6 +167,21 @@ Side = Annotated[
     int, typer.Option("--side", metavar="N", min=0, help="Side of the square a clip is cut to; 0 keeps its size.")
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Use the first N videos; 0 means all.")]
+
+
+def _completing(kind: str) -> Callable[[str], list[str]]:
+    """What the shell offers after a flag that has choices."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in CHOICES[kind] if name.startswith(incomplete)]
+
+    return complete
+
+
+for _kind, _option in {
+    "criterion": Criterion, "reference": Reference, "precision": Precision, "fill": Fill, "dtype": Dtype, "mode": Mode,
+}.items():  # fmt: skip
+    get_args(_option)[1].autocompletion = _completing(_kind)
 
 
 @dataclass(frozen=True, kw_only=True)
