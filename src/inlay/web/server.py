@@ -78,7 +78,6 @@ def free_port(config: ServeConfig) -> int:
 def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterator[tuple[Any, str]]:
     """The page while the context is open, and its address; every file is gone afterwards."""
     port = free_port(config)
-    one_arena()
     with tempfile.TemporaryDirectory(prefix="inlay-serve-", ignore_cleanup_errors=True) as root:
         folder = Path(root).resolve()
         with environment(QUIET | {"GRADIO_TEMP_DIR": str(folder / "files")}):
@@ -108,7 +107,7 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
 
 
 def one_arena() -> None:
-    """Have all threads take memory from one place.
+    """Have all threads take memory from one place; to be called before there are many.
 
     By default glibc gives each of a web server's many threads a place of its own, where what one request has freed
     waits for another on the same thread: the server grows with the number of its threads.

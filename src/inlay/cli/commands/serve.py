@@ -14,7 +14,7 @@ import typer
 from inlay.cli import options
 from inlay.errors import ConfigError, require
 from inlay.web import Limits, ServeConfig, running
-from inlay.web.server import free_port
+from inlay.web.server import free_port, one_arena
 
 MOST_THREADS = 64  # or as many as there are cores; far more than these bring a thread pool down
 
@@ -44,6 +44,7 @@ def serve(
     model = options.Model(backbone=backbone, weights=weights, fill=fill, device=device)
     model.check()
     free_port(config)
+    one_arena()
     if threads is not None:
         import torch
 
