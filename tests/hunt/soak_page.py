@@ -56,7 +56,8 @@ class Visitor:
 
     def _check(self, action: str, status: int, body: str, wanted: tuple[str, ...]) -> None:
         if status >= 500 or not any(word in body for word in wanted) or any(word in body for word in LEAKS):
-            self.wrong.append(f"{action}: {status}, wanted one of {wanted}, got {body[-600:]}")
+            said = re.findall(r"inlay-status[^>]*>([^<]*)", body)
+            self.wrong.append(f"{action}: {status}, wanted one of {wanted}, got {said or body[-600:]}")
 
     def _event(self, name: str, data: list[Any]) -> tuple[int, str]:
         event = {"data": data, "fn_index": self.calls[name], "session_hash": self.session, "trigger_id": None}

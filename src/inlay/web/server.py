@@ -26,6 +26,7 @@ QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "
 LISTEN = "Where to listen; 0.0.0.0 lets the whole network in."
 NAMES = "Names under which it may be reached besides localhost and its address, with commas between."
 TIDY_SECONDS = 10.0  # from one look for visitors who have gone, and memory that is free, to the next
+FRESH_SECONDS = 300.0  # that an upload may wait for its turn
 M_ARENA_MAX = -8  # of glibc's mallopt
 
 
@@ -91,7 +92,7 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
             child.warm_up()
             files = folder / "files"
             files.mkdir()
-            sessions = Sessions(files / "sessions", most=config.sessions)
+            sessions = Sessions(files / "sessions", most=config.sessions, fresh_seconds=FRESH_SECONDS)
             stop = threading.Event()
             threading.Thread(target=_tidy, args=(sessions, stop), name="tidy", daemon=True).start()
             threading.Thread(target=built_in, args=(DEFAULT,), name="paint", daemon=True).start()
