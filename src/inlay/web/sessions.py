@@ -50,7 +50,8 @@ class Sessions:
             stale = self._stale(time.monotonic(), most=self.most)
             left, self._left = self._left, {}
         self._put_away(stale)
-        self._remove(left)
+        held = self._held()
+        self._remove({path: since for path, since in left.items() if path not in held})  # others go with their session
 
     def take(self, session: Session, upload: Path) -> None:
         """An upload belongs to this session now, and those before it go."""
@@ -64,9 +65,12 @@ class Sessions:
 
     def _remove_uploads(self, session: Session, but: Path | None = None) -> None:
         """Equal files of two visitors lie in one place: one that another has stays."""
-        with self._lock:
-            held = {path for other, _ in self._sessions.values() if other is not session for path in other.uploads}
+        held = self._held(but=session)
         self._remove({path: since for path, since in session.uploads.items() if path != but and path not in held})
+
+    def _held(self, but: Session | None = None) -> set[Path]:
+        with self._lock:
+            return {path for other, _ in self._sessions.values() if other is not but for path in other.uploads}
 
     def _remove(self, uploads: dict[Path, int]) -> None:
         """What was sent again meanwhile stays. What is fresh waits: somebody else may have sent the same before this
