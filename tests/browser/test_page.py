@@ -33,6 +33,7 @@ def test_the_whole_path_by_clicks(visit: Any, clip: Path, tmp_path: Path) -> Non
     assert all(word in table for word in ("tokens", "bytes", "bits per pixel", "PSNR", "SSIM", "decode (s)"))
     ann.shoot("reconstructed")
 
+    assert "inlay-serve-" not in ann.page.evaluate("JSON.stringify(inlay.data) + document.documentElement.outerHTML")
     tokens, film = ann.download("token-file", tmp_path), ann.download("film", tmp_path)
     assert f"{tokens.stat().st_size:,}" in table
     assert abs(inlay.container.open(tokens).keep_rate - 0.4) < 0.001

@@ -266,7 +266,7 @@ class Actions:
             film = session.film_place(which, setting.fill) if setting is not None and setting.result else None
             return View(
                 status=status,
-                data=render.viewer(session, which),
+                data=render.viewer(session, which, self.uploads),
                 table=render.table(session),
                 code=render.code(session, which),
                 controls=_controls(session, which) if follow else None,

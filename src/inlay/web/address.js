@@ -39,9 +39,10 @@ function recall() {
 let lastData = "";
 
 function receive() {
-  const text = document.querySelector("#data [data-view]")?.dataset.view;
+  const { view: text, base } = document.querySelector("#data [data-view]")?.dataset ?? {};
   if (!text || text === lastData || !$(".picture")) return;
   lastData = text;
+  state.base = base;
   const data = unpack(text);
   if (!data) return;
   take(data);

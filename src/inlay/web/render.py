@@ -35,13 +35,17 @@ LATENT_GAP = 1  # cells between the channels of a picture
 # --- the viewer -------------------------------------------------------------------------------------------------------
 
 
-def viewer(session: Session, active: str) -> str:
-    """All that the viewer draws, as one attribute. Base64: nothing in a visitor's file name can become markup."""
-    data = json.dumps(viewer_data(session, active)).encode()
-    return f'<div hidden data-view="{base64.b64encode(data).decode()}"></div>'
+def viewer(session: Session, active: str, folder: Path) -> str:
+    """All that the viewer draws, as one attribute. Base64: nothing in a visitor's file name can become markup.
+
+    The folder that pictures lie in stands apart, as it is, for the request filter to give it another name.
+    """
+    data = json.dumps(viewer_data(session, active, folder)).encode()
+    base = escape(f"gradio_api/file={folder}/")
+    return f'<div hidden data-view="{base64.b64encode(data).decode()}" data-base="{base}"></div>'
 
 
-def viewer_data(session: Session, active: str) -> dict[str, Any]:
+def viewer_data(session: Session, active: str, folder: Path) -> dict[str, Any]:
     with session.lock:
         if not session.settings:
             return {}
@@ -58,20 +62,20 @@ def viewer_data(session: Session, active: str) -> dict[str, Any]:
             "slots": choice.slot_T.tolist(),
             "grid": list(choice.keep_Shw.shape[1:]),
             "stride": choice.chunks[0].recipe.space_stride,
-            "input": _addresses(session.sheets),
-            "settings": {name: _setting(session, setting) for name, setting in session.settings.items()},
+            "input": _addresses(session.sheets, folder),
+            "settings": {name: _setting(setting, folder) for name, setting in session.settings.items()},
             "look": {"dim": DIM, "edge": EDGE.tolist(), "gain": GAIN, "ramp": RAMP.tolist()},
         }
 
 
-def _addresses(sheets: Sheets | None) -> dict[str, Any] | None:
+def _addresses(sheets: Sheets | None, folder: Path) -> dict[str, Any] | None:
     if sheets is None:
         return None
-    urls = [f"gradio_api/file={path}" for path in sheets.paths]
+    urls = [path.relative_to(folder).as_posix() for path in sheets.paths]
     return {"urls": urls, "columns": sheets.columns, "each": sheets.each}
 
 
-def _setting(session: Session, setting: Setting) -> dict[str, Any]:
+def _setting(setting: Setting, folder: Path) -> dict[str, Any]:
     choice, result = setting.choice, setting.result
     code, top = score_codes(choice.score_Shw)
     return {
@@ -85,7 +89,7 @@ def _setting(session: Session, setting: Setting) -> dict[str, Any]:
         "mask": _text(np.packbits(choice.keep_Shw.cpu().numpy())),
         "scores": None if code is None else {"codes": _text(code), "top": top, "steps": SCORE_STEPS},
         "psnr": None if result is None else result.psnr,
-        "result": None if result is None else _addresses(result.sheets),
+        "result": None if result is None else _addresses(result.sheets, folder),
     }
 
 

@@ -26,6 +26,7 @@ QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "
 LISTEN = "Where to listen; 0.0.0.0 lets the whole network in."
 NAMES = "Names under which it may be reached besides localhost and its address, with commas between."
 TIDY_SECONDS = 10.0  # from one look for visitors who have gone, and memory that is free, to the next
+FRESH_SECONDS = 300.0  # that an upload may wait for its turn
 M_ARENA_MAX = -8  # of glibc's mallopt
 
 
@@ -78,7 +79,6 @@ def free_port(config: ServeConfig) -> int:
 def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterator[tuple[Any, str]]:
     """The page while the context is open, and its address; every file is gone afterwards."""
     port = free_port(config)
-    one_arena()
     with tempfile.TemporaryDirectory(prefix="inlay-serve-", ignore_cleanup_errors=True) as root:
         folder = Path(root).resolve()
         with environment(QUIET | {"GRADIO_TEMP_DIR": str(folder / "files")}):
@@ -92,7 +92,7 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
             child.warm_up()
             files = folder / "files"
             files.mkdir()
-            sessions = Sessions(files / "sessions", most=config.sessions)
+            sessions = Sessions(files / "sessions", most=config.sessions, fresh_seconds=FRESH_SECONDS)
             stop = threading.Event()
             threading.Thread(target=_tidy, args=(sessions, stop), name="tidy", daemon=True).start()
             threading.Thread(target=built_in, args=(DEFAULT,), name="paint", daemon=True).start()
@@ -108,7 +108,7 @@ def running(tokenizer: Tokenizer, config: ServeConfig, limits: Limits) -> Iterat
 
 
 def one_arena() -> None:
-    """Have all threads take memory from one place.
+    """Have all threads take memory from one place; to be called before there are many.
 
     By default glibc gives each of a web server's many threads a place of its own, where what one request has freed
     waits for another on the same thread: the server grows with the number of its threads.

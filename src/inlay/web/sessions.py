@@ -18,10 +18,13 @@ IDLE_SECONDS = 3600.0
 class Sessions:
     """Everyone's sessions. Names come from browsers and never become parts of paths."""
 
-    def __init__(self, folder: Path, *, most: int = 16, idle_seconds: float = IDLE_SECONDS) -> None:
-        self.folder, self.most, self.idle_seconds = folder, most, idle_seconds
+    def __init__(
+        self, folder: Path, *, most: int = 16, idle_seconds: float = IDLE_SECONDS, fresh_seconds: float = 0.0
+    ) -> None:
+        self.folder, self.most, self.idle_seconds, self.fresh_seconds = folder, most, idle_seconds, fresh_seconds
         self._lock = threading.Lock()
         self._sessions: OrderedDict[str, tuple[Session, float]] = OrderedDict()
+        self._left: dict[Path, int] = {}  # uploads to remove once they are no longer fresh
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -45,7 +48,10 @@ class Sessions:
         """Put away the sessions that nobody has used for long."""
         with self._lock:
             stale = self._stale(time.monotonic(), most=self.most)
+            left, self._left = self._left, {}
         self._put_away(stale)
+        held = self._held()
+        self._remove({path: since for path, since in left.items() if path not in held})  # others go with their session
 
     def take(self, session: Session, upload: Path) -> None:
         """An upload belongs to this session now, and those before it go."""
@@ -58,16 +64,27 @@ class Sessions:
             self._remove_uploads(session)
 
     def _remove_uploads(self, session: Session, but: Path | None = None) -> None:
-        """Equal files of two visitors lie in one place: one that another has, or has just sent again, stays."""
+        """Equal files of two visitors lie in one place: one that another has stays."""
+        held = self._held(but=session)
+        self._remove({path: since for path, since in session.uploads.items() if path != but and path not in held})
+
+    def _held(self, but: Session | None = None) -> set[Path]:
         with self._lock:
-            held = {path for other, _ in self._sessions.values() if other is not session for path in other.uploads}
-        for path, since in session.uploads.items():
-            if path == but or path in held:
-                continue
+            return {path for other, _ in self._sessions.values() if other is not but for path in other.uploads}
+
+    def _remove(self, uploads: dict[Path, int]) -> None:
+        """What was sent again meanwhile stays. What is fresh waits: somebody else may have sent the same before this
+        visitor's turn came, and wait for their own."""
+        for path, since in uploads.items():
             with suppress(OSError):
-                if path.stat().st_ctime_ns == since:
-                    path.unlink()
-                    path.parent.rmdir()
+                if path.stat().st_ctime_ns != since:
+                    continue
+                if time.time() - since / 1e9 < self.fresh_seconds:
+                    with self._lock:
+                        self._left[path] = since
+                    continue
+                path.unlink()
+                path.parent.rmdir()
 
     def _stale(self, now: float, *, most: int) -> list[Session]:
         gone = []

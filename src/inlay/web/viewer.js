@@ -88,7 +88,7 @@ function sheetOf(set, frame) {
   if (!sheets.has(url)) {
     const image = new Image();
     image.onload = () => { composed.clear(); draw(); };
-    image.src = new URL(url, document.baseURI).href;
+    image.src = new URL(state.base + url, document.baseURI).href;
     sheets.set(url, image);
   }
   const image = sheets.get(url);

@@ -10,7 +10,7 @@ from inlay.cli import options
 from inlay.cli.screen import Screen
 from inlay.errors import require
 from inlay.web import Limits, ServeConfig, running
-from inlay.web.server import free_port
+from inlay.web.server import free_port, one_arena
 
 
 def serve(
@@ -33,6 +33,7 @@ def serve(
     model = options.Model(backbone=backbone, weights=weights, fill=fill, device=device)
     model.check()
     free_port(config)
+    one_arena()
     with running(model.load(), config, limits) as (_, address):
         screen.line({"address": address}, f"Inlay is at {address} (Ctrl-C ends it)")
         try:
