@@ -282,7 +282,7 @@ def test_the_whole_way_is_the_plain_one_on_a_gpu(dtype: torch.dtype, monkeypatch
     fast = made()
     tokens = [fast.encode(c) for c in clips]
     back = [fast.decode(t) for t in tokens]
-    assert any(r is not None for r in fast._encode_next.recordings.values()), "graphs were captured"
+    assert any(r is not None for r in fast._encode_frames.recordings.values()), "graphs were captured"
     monkeypatch.setenv("INLAY_FAST", "0")
     plain = made()
     for clip, t, video in zip(clips, tokens, back, strict=True):
