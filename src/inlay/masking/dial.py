@@ -35,7 +35,7 @@ class Dial:
         scale = math.pow(2.0, min(index - near, 128.0))
         tau = _between(self.taus, near) * scale
         step = math.exp(_between([math.log(step) for step in self.steps], near)) * min(max(scale, 1 / BEYOND), BEYOND)
-        return min(tau, LARGEST_TAU), step
+        return min(tau, LARGEST_TAU), float(f"{step:.6g}")
 
     def place_of_bits(self, bits: float) -> float:
         """Where these bits were measured."""

@@ -17,7 +17,7 @@ from inlay.video.frames import Video
 CLIPS = 4  # calibration clips that are decoded
 SIDE = 128  # of the square in their middle that is
 KEEP_RATES = (0.7, 0.45, 0.3, 0.2)  # beside every cell, and what the default tau keeps
-STEPS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
+STEPS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
 COARSE = STEPS[1::2]  # as many as are needed to see which pairs are best
 MOST_LOSS_DB = 0.2  # of default steps, against steps from the deviations
 
