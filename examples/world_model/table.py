@@ -26,6 +26,8 @@ def table(record: dict[str, Any]) -> str:
         cells = [name(row["kind"]), f"{row['tokens'] / clips:,.0f}", f"{row['bytes'] / 1e6:.2f} MB"]
         cells += [spread(row, "error", 4), f"{spread(row, 'psnr', 2)} dB", own, f"{row['steps_per_second']:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
+    whole = record["data"]["training_set_bytes"]["q8, all cells"]
+    lines.append(f"| *all cells as token files* | {record['cells_per_clip']:,} | {whole / 1e6:.2f} MB | | | | |")
     for what, found in record["without a network"].items():
         lines.append(f"| *{what}* | | | {found['error']:.4f} | {found['psnr']:.2f} dB | | |")
     return "\n".join(lines) + "\n"
