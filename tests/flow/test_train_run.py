@@ -239,7 +239,7 @@ def test_a_batch_that_cannot_be_divided_begins_no_run(tmp_path: Path) -> None:
 
 def test_a_run_that_cannot_draw_its_events_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(MissingError, match="tensorboard is not installed; run: pip install .* # the extra train"):
+    with pytest.raises(MissingError, match=r"tensorboard is not installed; run: pip install .* # the extra train"):
         train(tmp_path / "run", smoke(tensorboard=True))
     assert not (tmp_path / "run").exists()
 
