@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it: before torch is loaded
 
@@ -47,6 +51,21 @@ def shared() -> Path:
     if not (path / "data").is_dir():
         pytest.skip(f"no real clips at {path}; set INLAY_SHARED to the folder that holds data/ and weights/")
     return path
+
+
+@contextmanager
+def scripts(folder: Path, *names: str) -> Iterator[dict[str, ModuleType]]:
+    """Modules of a folder of scripts, which import one another by bare names; forgotten again, since others have the
+    same names."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield {name: importlib.import_module(name) for name in names}
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == folder:
+                del sys.modules[name]
 
 
 def moving_square(frames: int, height: int, width: int, *, speed: int = 2, seed: int = 0) -> Video:

@@ -8,9 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from inlay.fill import Lit, plus
 from inlay.tokenizer import Tokenizer
 from inlay.video import write_video
 from inlay.weightfile import load_weights, save_weights
-from tests.conftest import moving_square
+from tests.conftest import moving_square, scripts
 
 ROOT = Path(__file__).parents[2]
 needs_dav1d = pytest.mark.skipif(shutil.which("dav1d") is None, reason="the dav1d program is not installed")
@@ -49,6 +51,12 @@ def write_av1(path: Path, seed: int) -> None:
         file.mux(stream.encode())
 
 
+@pytest.fixture
+def mini() -> Iterator[Any]:
+    with scripts(ROOT / "recipes", "mini") as found:
+        yield found["mini"]
+
+
 def test_one_command_makes_all_weights(tmp_path: Path) -> None:
     videos, photos, out = tmp_path / "videos", tmp_path / "photos", tmp_path / "out"
     videos.mkdir()
@@ -72,13 +80,8 @@ def test_one_command_makes_all_weights(tmp_path: Path) -> None:
     assert len(tokenizer.decode(tokens)) == 9
 
 
-def test_packing_changes_units_and_nothing_else(tmp_path: Path) -> None:
+def test_packing_changes_units_and_nothing_else(mini: Any) -> None:
     """A network on latents in other units gives the same pictures."""
-    sys.path.insert(0, str(ROOT / "recipes"))
-    try:
-        from mini import in_units
-    finally:
-        sys.path.pop(0)
     torch.manual_seed(0)
     for kind in ("plus", "paper"):
         lit = Lit.build(replace(plus(), kind=kind, channels=4, width=32, heads=1, blocks=1)).eval()
@@ -86,25 +89,20 @@ def test_packing_changes_units_and_nothing_else(tmp_path: Path) -> None:
             torch.nn.init.normal_(parameter, std=0.1)
         lit.set_statistics((0.5,) * 4, (2.0,) * 4)
         other = Lit.build(lit.config).eval()
-        other.load_state_dict(in_units(lit.state_dict(), kind, 8.0))
+        other.load_state_dict(mini.in_units(lit.state_dict(), kind, 8.0))
         z, keep = torch.randn(1, 4, 3, 8, 8), torch.rand(1, 3, 8, 8) < 0.5
         with torch.no_grad():
             assert torch.allclose(other(z / 8, keep, 0.25) * 8, lit(z, keep, 2.0), atol=1e-4)
 
 
-def test_more_blocks_and_channels_begin_as_if_they_were_not_there(tmp_path: Path) -> None:
-    sys.path.insert(0, str(ROOT / "recipes"))
-    try:
-        from mini import take, widen_lit
-    finally:
-        sys.path.pop(0)
+def test_more_blocks_and_channels_begin_as_if_they_were_not_there(mini: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     small = Lit.build(replace(plus(), channels=2, width=32, heads=1, blocks=1)).eval()
     for parameter in small.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     save_weights(tmp_path / "lit.safetensors", small.state_dict(), {}, stored="fp32")
     large = Lit.build(replace(small.config, channels=3, blocks=2)).eval()
-    take(large, tmp_path, "lit", widen_lit)
+    mini.take(large, tmp_path, "lit", mini.widen_lit)
     z, keep = torch.randn(1, 3, 3, 8, 8), torch.rand(1, 3, 8, 8) < 0.5
     with torch.no_grad():
         assert torch.allclose(large(z, keep, 0.5)[:, :2], small(z[:, :2], keep, 0.5), atol=1e-4)

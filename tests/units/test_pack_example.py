@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -15,19 +14,16 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import scripts
+
 MODULES = ("clips", "data", "model", "prepare", "train", "speed", "sweep")
 FOLDER = Path(__file__).parents[2] / "examples" / "sparse_classifier"
 
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[dict[str, ModuleType]]:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in MODULES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
+    with scripts(FOLDER, *MODULES) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

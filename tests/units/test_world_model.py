@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from inlay.fill import hold
 from inlay.pack import pack_kept
 from inlay.types import Recipe, VideoInfo
 from inlay.video import write_video
-from tests.conftest import moving_square
+from tests.conftest import moving_square, scripts
 
 MODULES = ("data", "model", "prepare", "table", "train")
 FOLDER = Path(__file__).parents[2] / "examples" / "world_model"
@@ -34,13 +33,8 @@ KINDS = ["latents", *(f"{how} {share}" for how in ("filled", "tokens", "tokens+f
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[dict[str, ModuleType]]:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in MODULES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
+    with scripts(FOLDER, *MODULES) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
