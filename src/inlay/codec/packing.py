@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from inlay.kernels import may_run
 from inlay.masking import MaskConfig, scan
 
 Packed = tuple[Tensor, Tensor]  # [B, N, C], kept cells first, in (t, y, x) order; [B], how many these are
@@ -30,6 +31,15 @@ def keep_cells(
 
 def pack_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
     """Move the kept cells to the front: their number is not asked for, since a GPU would have to be waited for."""
+    if may_run("scan", tensors=(z_BCTHW,)):
+        from inlay.kernels.pack_triton import pack  # Triton is imported when it first runs
+
+        return pack(z_BCTHW, keep_BTHW)
+    return plain_pack(z_BCTHW, keep_BTHW)
+
+
+def plain_pack(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
+    """`pack_kept` without its kernel."""
     cells_BNC = z_BCTHW.flatten(2).transpose(1, 2)
     keep_BN = keep_BTHW.flatten(1)
     place_BN = keep_BN.cumsum(1)

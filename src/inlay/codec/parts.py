@@ -15,14 +15,14 @@ from torch import Tensor
 
 from inlay.backbones import Backbone, BackboneSpec, State, StatefulBackbone
 from inlay.codec.config import EncodeConfig
-from inlay.codec.cuts import Seen, look
+from inlay.codec.cuts import Seen, look_at_frames, look_at_slots
 from inlay.codec.packing import Packed, keep_cells
 from inlay.codec.transfer import upload
 from inlay.codec.watch import Watch
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError
 from inlay.fill import Filler, Lit
-from inlay.kernels import Replay, compile_halves
+from inlay.kernels import Branch, Replay, compile_halves
 from inlay.masking import Dial, MaskConfig, Profile
 from inlay.types import Recipe
 from inlay.video.frames import Video, to_frames, to_pixels
@@ -141,18 +141,22 @@ class Parts:
     def _frames_to_latents(
         self, frames_BTHWC: Tensor, continued: bool, carries: bool, looks: bool, before: Carry | None
     ) -> tuple[Tensor, Carry, Tensor | None]:
-        x_BCTHW = self.padded(frames_BTHWC, continued=continued)
         state, seen = before or (None, None)
+        beside = Branch(frames_BTHWC)  # frames are looked at while the network runs
+        with beside:
+            jumps = look_at_frames(frames_BTHWC, seen) if looks else None
+        x_BCTHW = self.padded(frames_BTHWC, continued=continued)
         if carries:
             assert self._stateful is not None, "only such a network has a state to carry"
             z_BCTHW, state = self._stateful.encode_next(x_BCTHW, state)
         else:
             z_BCTHW, state = self.backbone.encode(x_BCTHW), None
         z_BCTHW = z_BCTHW.float()
-        if not looks:
+        beside.join()
+        if jumps is None:
             return z_BCTHW, (state, None), None
-        numbers, after = look(z_BCTHW, frames_BTHWC, seen)
-        return z_BCTHW, (state, after), numbers
+        changes, last_slot = look_at_slots(z_BCTHW, seen)
+        return z_BCTHW, (state, [last_slot, jumps[1]]), torch.cat([changes, jumps[0]], dim=1)
 
     @torch.inference_mode()
     def keep_cells(

@@ -77,7 +77,7 @@ def lay_out(
     count_BN, values_BNC, keep_BN = taken_apart(packed, B, T * H * W, C, getattr(torch, stored))
     own = (count_BN - 1).clamp_min(0)[..., None].expand(-1, -1, C)
     z_BNC = torch.where(keep_BN[..., None], values_BNC.gather(1, own), 0).to(getattr(torch, dtype))
-    z_BCTHW = z_BNC.view(B, T, H, W, C).permute(0, 4, 1, 2, 3)
+    z_BCTHW = z_BNC.view(B, T, H, W, C).permute(0, 4, 1, 2, 3).contiguous()
     keep_BTHW = keep_BN.view(B, T, H, W)
     held_BCHW = hold(z_BCTHW, keep_BTHW, past_BCHW)[:, :, -1]
     if past_BCHW is None:

@@ -45,7 +45,7 @@ PATHS: dict[Name, FastPath] = {
         device="cuda", dtypes=(torch.uint8, torch.float32, *HALF), needs=("on", "cuda", "triton"), inference=False,
     ),
     "scan": FastPath(
-        title="mask kernel",
+        title="mask kernels",
         device="cuda", dtypes=(torch.float32, *HALF), needs=("on", "cuda", "triton"), inference=False,
     ),
     "lit": FastPath(title="LIT kernels", device="cuda", dtypes=HALF, needs=("on", "cuda", "triton")),
