@@ -127,7 +127,8 @@ class Decoder:
         """[B, T, H, W, 3] uint8 of chunks of one kind, cut to the true size."""
         first, before = chunks[0], join_rows([self._rows[number] for number in group])
         state, seen = before or (None, None)
-        z_BCTHW, keep_BTHW, held_BCHW, lead = place(self.parts.filler, chunks, seen and seen[0])
+        past_BCHW = None if seen is None else seen[0]
+        z_BCTHW, keep_BTHW, held_BCHW, lead = place(self.parts.filler, chunks, past_BCHW)
         z_BCTHW = self.parts.fill_cells(z_BCTHW, keep_BTHW, first.recipe.tau, self.fill)[:, :, lead:]
         carries = mode_of(first.recipe) == "stateful"
         frames, after = self.parts.decode_frames(z_BCTHW, carries, first.info.height, first.info.width, state)
