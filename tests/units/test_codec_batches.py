@@ -15,7 +15,7 @@ from torch import Tensor
 from inlay.backbones import Backbone, State, load_backbone
 from inlay.codec import MODES, Decoder, EncodeConfig, Encoder, Watch, WholeVideo, encode_videos
 from inlay.codec.calls import BatchLimits, Call, Row, join_rows, join_states, run_calls, shape_of, split_state
-from inlay.codec.cuts import look
+from inlay.codec.cuts import Seen, look_at_frames, look_at_slots
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, ShapeError, VideoError
 from inlay.fill import Filler, Lit, LitConfig
@@ -274,6 +274,12 @@ def test_what_a_batch_left_is_used_as_it_is_by_the_same_streams_alone() -> None:
     fewer = join_rows(rows[1:2])
     assert fewer is not None and fewer[0][0].tolist() == [[1, 1]]  # type: ignore[index, union-attr]
     assert rows[0].kind == Row(joint=([state[0][:1]], None), index=0, count=1).kind, "who was beside it does not count"
+
+
+def look(z_BCTHW: Tensor, frames_BFHWC: Tensor, seen: Seen | None) -> tuple[Tensor, Seen]:
+    changes, slot = look_at_slots(z_BCTHW, seen)
+    jumps, thumb = look_at_frames(frames_BFHWC, seen)
+    return torch.cat([changes, jumps], dim=1), [slot, thumb]
 
 
 def test_chunks_are_measured_together_as_each_alone() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,9 +32,9 @@ class Row:
     @property
     def joins(self) -> bool:
         """Whether its state can be laid beside others."""
-        return self.joint[0] is None or shape_of(self.joint[0]) is not None
+        return self.joint[0] is None or self.kind is not None
 
-    @property
+    @cached_property
     def kind(self) -> Hashable:
         return shape_of(self.joint[0], self.count)
 

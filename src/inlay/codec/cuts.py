@@ -5,7 +5,8 @@ The latents are there anyway. Seen coarsely, a slot that differs from the one be
 may begin a new scene; it does if one of its frames differs from the frame before, over half the picture, far more than
 frames did lately. There the scene begins. Fast motion passes the first test alone, what starts to move the second.
 
-`look` measures on the device, with the network; `Evidence` judges a few numbers on the CPU.
+`look_at_frames` and `look_at_slots` measure on the device, with the network; `Evidence` judges a few numbers on the
+CPU.
 
 Legend: B batch, C channels, T slots, F frames, H W grid or pixels.
 """
@@ -33,27 +34,37 @@ Seen = list[Tensor]  # the last slot [B, 1, C, h, w] and the last frame [B, 1, h
 Jumps = tuple[float, ...]  # the latest changes from frame to frame
 
 
-def look(z_BCTHW: Tensor, frames_BFHWC: Tensor, seen: Seen | None) -> tuple[Tensor, Seen]:
-    """[B, T + T + F] float64: how much slots differ from the ones before, and from unrelated places of those; how much
-    frames differ from the ones before. Also what the next chunk is compared with.
+def look_at_frames(frames_BFHWC: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
+    """[B, F] float64: how much frames differ from the ones before; and the last of them, coarse.
 
     Args:
-        seen: of the chunk before; None: there is none, and the first slot and frame differ by nothing.
+        seen: of the chunk before; None: there is none, and the first frame differs by nothing.
+    """
+    thumbs = thumbnails(frames_BFHWC)
+    last_thumb = thumbs[:, :1] if seen is None else seen[1]
+    moved = (thumbs - torch.cat([last_thumb, thumbs[:, :-1]], dim=1)).abs().sum(4).flatten(2)
+    jump_BF = moved.median(dim=2).values.double() / (3 * GREY * 127.5)  # half of the places change at least so much
+    return jump_BF, thumbs[:, -1:].clone()
+
+
+def look_at_slots(z_BCTHW: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
+    """[B, T + T] float64: how much slots differ from the ones before, and from unrelated places of those; and the last
+    of them, coarse. Without a chunk before the first slot differs by nothing.
     """
     slots = coarse_slots(z_BCTHW)
-    thumbs = thumbnails(frames_BFHWC)
-    last_slot, last_thumb = seen or (slots[:, :1], thumbs[:, :1])
+    last_slot = slots[:, :1] if seen is None else seen[0]
     earlier = torch.cat([last_slot, slots[:, :-1]], dim=1)
     elsewhere = earlier.roll((COARSE // 2, COARSE // 2), (3, 4))
     change_BT, most_BT = ((slots - other).abs().mean((2, 3, 4)) for other in (earlier, elsewhere))
-    moved = (thumbs - torch.cat([last_thumb, thumbs[:, :-1]], dim=1)).abs().sum(4).flatten(2)
-    jump_BF = moved.median(dim=2).values.double() / (3 * GREY * 127.5)  # half of the places change at least so much
-    numbers = torch.cat([change_BT, most_BT, jump_BF], dim=1)
-    return numbers, [slots[:, -1:].clone(), thumbs[:, -1:].clone()]
+    return torch.cat([change_BT, most_BT], dim=1), slots[:, -1:].clone()
 
 
 class Evidence:
-    """What `look` found in chunks that went through the network together, on its way from the device."""
+    """What was measured of chunks that went through the network together, on its way from the device.
+
+    Args:
+        numbers_BN: of the slots, then of the frames.
+    """
 
     def __init__(self, numbers_BN: Tensor, slots: int) -> None:
         self.slots = slots

@@ -13,17 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from inlay.backbones import State
-from inlay.codec.calls import join_states, shape_of, split_state
+from inlay.codec.calls import Row, join_rows
 from inlay.codec.check import check_tokens
 from inlay.codec.config import mode_of
 from inlay.codec.parts import Parts
-from inlay.codec.transfer import Transfer, upload
+from inlay.codec.placing import goes_on, place
+from inlay.codec.transfer import Transfer
 from inlay.container.tokens import Tokens
-from inlay.errors import UsageError
-from inlay.fill import Filler, hold
+from inlay.fill import Filler
 from inlay.types import VideoInfo
-from inlay.video.frames import Video, to_frames
+from inlay.video.frames import Video
 
 
 class LatentDecoder:
@@ -41,50 +40,10 @@ class LatentDecoder:
     @torch.inference_mode()
     def push(self, tokens: Tokens) -> Tensor:
         """[1, C, T, H, W] dense latents of one chunk, filled from the chunks before as well."""
-        z_BCTHW, keep_BTHW, lead = self.prepare(tokens)
-        return self.filler.fill(z_BCTHW, keep_BTHW, tokens.recipe.tau, self.name)[:, :, lead:]
-
-    def prepare(self, tokens: Tokens) -> tuple[Tensor, Tensor, int]:
-        """What the fill is given: latents, mask, and how many slots of its answer lead the chunk and are dropped."""
         self.filler.check(tokens.recipe, self.name)
-        (span,) = tokens.spans
-        if span.key:
-            self.reset()
-        elif self._held_BCHW is None:
-            raise UsageError("this chunk goes on from one that was not decoded; begin at a key chunk")
-        z_BCTHW, keep_BTHW = scattered(tokens, self.filler.device, self.filler.dtype)
-        past_BCHW = self._held_BCHW
-        self._held_BCHW = hold(z_BCTHW, keep_BTHW, past_BCHW)[:, :, -1]
-        if past_BCHW is None:
-            return z_BCTHW, keep_BTHW, 0
-        if mode_of(tokens.recipe) == "dual-cache":
-            return *_filled_first(z_BCTHW, keep_BTHW, past_BCHW), 0
-        return *_led_by(z_BCTHW, keep_BTHW, past_BCHW), 1
-
-
-def scattered(tokens: Tokens, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Kept cells at their places on the device, zeros elsewhere, and the mask."""
-    if device.type != "cuda":
-        return tokens.dense().to(device, dtype), tokens.mask[None].to(device)
-    mask = tokens.mask.flatten()
-    where = upload(mask.nonzero()[:, 0].pin_memory(), device)  # found on the CPU, so that the device is not waited for
-    values = upload(tokens.values.pin_memory(), device).to(dtype)
-    z_LC = torch.zeros(len(mask), tokens.channels, device=device, dtype=dtype).index_copy_(0, where, values)
-    keep_L = torch.zeros(len(mask), device=device, dtype=torch.bool).index_fill_(0, where, True)
-    return z_LC.view(*tokens.mask.shape, -1).permute(3, 0, 1, 2)[None], keep_L.view(tokens.mask.shape)[None]
-
-
-def _filled_first(z_BCTHW: Tensor, keep_BTHW: Tensor, past_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """Appendix D: the holes of the first slot take the fill cache and count as kept from then on."""
-    first = torch.where(keep_BTHW[:, :1, None].transpose(1, 2), z_BCTHW[:, :, :1], past_BCHW[:, :, None])
-    z_BCTHW = torch.cat([first, z_BCTHW[:, :, 1:]], dim=2)
-    return z_BCTHW, torch.cat([torch.ones_like(keep_BTHW[:, :1]), keep_BTHW[:, 1:]], dim=1)
-
-
-def _led_by(z_BCTHW: Tensor, keep_BTHW: Tensor, past_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """The past stands before the chunk as a slot kept whole, which any fill understands, and is dropped again."""
-    z_BCTHW = torch.cat([past_BCHW[:, :, None], z_BCTHW], dim=2)
-    return z_BCTHW, torch.cat([torch.ones_like(keep_BTHW[:, :1]), keep_BTHW], dim=1)
+        past_BCHW = self._held_BCHW if goes_on(tokens, decoded=self._held_BCHW is not None) else None
+        z_BCTHW, keep_BTHW, self._held_BCHW, lead = place(self.filler, [tokens], past_BCHW)
+        return self.filler.fill(z_BCTHW, keep_BTHW, tokens.recipe.tau, self.name)[:, :, lead:]
 
 
 class Decoder:
@@ -101,15 +60,13 @@ class Decoder:
     """
 
     def __init__(self, parts: Parts, *, fill: str | None = None, streams: int = 1) -> None:
-        self.parts = parts
-        self._fills = [LatentDecoder(parts.filler, fill=fill) for _ in range(streams)]
-        self._states: list[State] = [None] * streams
+        self.parts, self.fill = parts, fill or parts.filler.default
+        parts.filler.find(self.fill)
+        self._rows: list[Row | None] = [None] * streams  # state of the network, and what is held for the fill
 
     def reset(self) -> None:
         """Forget everything: the next chunks must be key chunks."""
-        for fill in self._fills:
-            fill.reset()
-        self._states = [None] * len(self._fills)
+        self._rows = [None] * len(self._rows)
 
     @property
     def latency_frames(self) -> int:
@@ -145,36 +102,39 @@ class Decoder:
 
     @torch.inference_mode()
     def _launch(self, chunks: Sequence[Tokens]) -> Rendering:
-        given = [self._prepare(number, tokens) for number, tokens in enumerate(chunks)]
         groups: dict[object, list[int]] = {}
-        for number, (tokens, (z_BCTHW, _, lead)) in enumerate(zip(chunks, given, strict=True)):
-            kind = z_BCTHW.shape, lead, tokens.recipe.tau, mode_of(tokens.recipe), shape_of(self._states[number])
-            groups.setdefault(kind, []).append(number)
+        for number, tokens in enumerate(chunks):
+            groups.setdefault(self._kind(number, tokens), []).append(number)
         rendering = Rendering(chunks)
         for group in groups.values():
-            recipe = chunks[group[0]].recipe
-            z_BCTHW = self._fill([given[number] for number in group], recipe.tau)
-            rendering.add(group, self._decode(z_BCTHW, group, mode_of(recipe)))
+            rendering.add(group, self._decode([chunks[number] for number in group], group))
         return rendering
 
-    def _prepare(self, number: int, tokens: Tokens) -> tuple[Tensor, Tensor, int]:
+    def _kind(self, number: int, tokens: Tokens) -> object:
+        """What chunks that go through the networks together have in common."""
         self.parts.check(tokens.recipe, tokens.channels)
         check_tokens(tokens, self.parts.spec)
-        if tokens.spans[0].key:
-            self._states[number] = None
-        return self._fills[number].prepare(tokens)
+        self.parts.filler.check(tokens.recipe, self.fill)
+        row = self._rows[number]
+        if not goes_on(tokens, decoded=row is not None):
+            row = self._rows[number] = None
+        size = tokens.info.height, tokens.info.width
+        state = None if row is None else row.kind if row.joins else number
+        kept = tokens.mask.shape, tokens.values.dtype
+        return kept, size, tokens.recipe.tau, mode_of(tokens.recipe), row is None, state
 
-    def _fill(self, given: list[tuple[Tensor, Tensor, int]], tau: float) -> Tensor:
-        z_BCTHW, keep_BTHW = (torch.cat([row[i] for row in given]) for i in (0, 1))  # type: ignore[misc]
-        return self.parts.fill_cells(z_BCTHW, keep_BTHW, tau, self._fills[0].name)[:, :, given[0][2] :]
-
-    def _decode(self, z_BCTHW: Tensor, group: list[int], mode: str) -> Tensor:
-        if mode != "stateful":
-            return self.parts.decode_latents(z_BCTHW)
-        x_BCTHW, after = self.parts.decode_next(z_BCTHW, join_states([self._states[n] for n in group]))
-        for number, own in zip(group, split_state(after, len(group)), strict=True):
-            self._states[number] = own
-        return x_BCTHW
+    def _decode(self, chunks: list[Tokens], group: list[int]) -> Tensor:
+        """[B, T, H, W, 3] uint8 of chunks of one kind, cut to the true size."""
+        first, before = chunks[0], join_rows([self._rows[number] for number in group])
+        state, seen = before or (None, None)
+        past_BCHW = None if seen is None else seen[0]
+        z_BCTHW, keep_BTHW, held_BCHW, lead = place(self.parts.filler, chunks, past_BCHW)
+        z_BCTHW = self.parts.fill_cells(z_BCTHW, keep_BTHW, first.recipe.tau, self.fill)[:, :, lead:]
+        carries = mode_of(first.recipe) == "stateful"
+        frames, after = self.parts.decode_frames(z_BCTHW, carries, first.info.height, first.info.width, state)
+        for index, number in enumerate(group):
+            self._rows[number] = Row(joint=(after, [held_BCHW]), index=index, count=len(group))
+        return frames
 
 
 class Rendering:
@@ -184,11 +144,9 @@ class Rendering:
         self.chunks = chunks
         self._groups: list[tuple[list[int], Transfer]] = []
 
-    def add(self, group: list[int], x_BCTHW: Tensor) -> None:
-        """Decoded pixels of the chunks of one shape, cut to the true size and length."""
-        info = self.chunks[group[0]].info
-        x_BCTHW = x_BCTHW[..., : info.height, : info.width]
-        self._groups.append((group, Transfer(to_frames(x_BCTHW))))
+    def add(self, group: list[int], frames_BTHWC: Tensor) -> None:
+        """Decoded frames of the chunks of one kind."""
+        self._groups.append((group, Transfer(frames_BTHWC)))
 
     def videos(self) -> list[Video]:
         """In the order of the chunks; waits for the transfers."""

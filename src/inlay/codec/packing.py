@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from inlay.kernels import may_run
 from inlay.masking import MaskConfig, scan
 
 Packed = tuple[Tensor, Tensor]  # [B, N, C], kept cells first, in (t, y, x) order; [B], how many these are
@@ -30,7 +31,13 @@ def keep_cells(
 
 def pack_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
     """Move the kept cells to the front."""
-    return pick_kept(z_BCTHW, keep_BTHW) if z_BCTHW.device.type == "cpu" else scatter_kept(z_BCTHW, keep_BTHW)
+    if z_BCTHW.device.type == "cpu":
+        return pick_kept(z_BCTHW, keep_BTHW)
+    if may_run("scan", tensors=(z_BCTHW,)):
+        from inlay.kernels.pack_triton import pack  # Triton is imported when it first runs
+
+        return pack(z_BCTHW, keep_BTHW)
+    return scatter_kept(z_BCTHW, keep_BTHW)
 
 
 def scatter_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from inlay.backbones import Backbone, BackboneSpec, State, StatefulBackbone
 from inlay.codec.config import EncodeConfig
-from inlay.codec.cuts import Seen, look
+from inlay.codec.cuts import Seen, look_at_frames, look_at_slots
 from inlay.codec.packing import Packed, keep_cells
 from inlay.codec.transfer import upload
 from inlay.codec.watch import Watch
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError
 from inlay.fill import Filler, Lit
-from inlay.kernels import Replay, compile_halves
+from inlay.kernels import Branch, Replay, compile_halves
 from inlay.masking import Dial, MaskConfig, Profile
 from inlay.types import STEPPED, Recipe
-from inlay.video.frames import Video, to_pixels
+from inlay.video.frames import Video, to_frames, to_pixels
 
 Carry = tuple[State, Seen | None]  # what a chunk leaves to the next: the network's state, and what was seen last
 CPU_BATCH, GPU_BATCH = 1, 8  # streams that go through the network together
@@ -52,6 +52,7 @@ class Parts:
         compile_halves(backbone, self.device)
         self._encode, self._decode = Replay(backbone.encode), Replay(backbone.decode)
         self._encode_frames, self._keep_cells = Replay(self._frames_to_latents), Replay(keep_cells)
+        self._decode_frames = Replay(self._latents_to_frames)
         self._stateful = backbone if isinstance(backbone, StatefulBackbone) else None
         if self._stateful is not None:
             self._encode_next, self._decode_next = (
@@ -140,18 +141,22 @@ class Parts:
     def _frames_to_latents(
         self, frames_BTHWC: Tensor, continued: bool, carries: bool, looks: bool, before: Carry | None
     ) -> tuple[Tensor, Carry, Tensor | None]:
-        x_BCTHW = self.padded(frames_BTHWC, continued=continued)
         state, seen = before or (None, None)
+        beside = Branch(frames_BTHWC)  # frames are looked at while the network runs
+        with beside:
+            jumps = look_at_frames(frames_BTHWC, seen) if looks else None
+        x_BCTHW = self.padded(frames_BTHWC, continued=continued)
         if carries:
             assert self._stateful is not None, "only such a network has a state to carry"
             z_BCTHW, state = self._stateful.encode_next(x_BCTHW, state)
         else:
             z_BCTHW, state = self.backbone.encode(x_BCTHW), None
         z_BCTHW = z_BCTHW.float()
-        if not looks:
+        beside.join()
+        if jumps is None:
             return z_BCTHW, (state, None), None
-        numbers, after = look(z_BCTHW, frames_BTHWC, seen)
-        return z_BCTHW, (state, after), numbers
+        changes, last_slot = look_at_slots(z_BCTHW, seen)
+        return z_BCTHW, (state, [last_slot, jumps[1]]), torch.cat([changes, jumps[0]], dim=1)
 
     @torch.inference_mode()
     def keep_cells(
@@ -177,6 +182,29 @@ class Parts:
         """Pixels of the next chunk of each stream, and the state after it."""
         self._tell("decode", len(z_BCTHW))
         return self._decode_next(z_BCTHW, state)
+
+    @torch.inference_mode()
+    def decode_frames(
+        self, z_BCTHW: Tensor, carries: bool, height: int, width: int, state: State
+    ) -> tuple[Tensor, State]:
+        """[B, T, H, W, 3] uint8 of the next chunk of each stream, and the state after it.
+
+        Args:
+            carries: the network's own state goes from chunk to chunk.
+            height: of the true picture; what it was padded by is cut off. So is `width`.
+        """
+        self._tell("decode", len(z_BCTHW))
+        return self._decode_frames(z_BCTHW, carries, height, width, state)
+
+    def _latents_to_frames(
+        self, z_BCTHW: Tensor, carries: bool, height: int, width: int, state: State
+    ) -> tuple[Tensor, State]:
+        if carries:
+            assert self._stateful is not None, "only such a network has a state to carry"
+            x_BCTHW, state = self._stateful.decode_next(z_BCTHW, state)
+        else:
+            x_BCTHW, state = self.backbone.decode(z_BCTHW), None
+        return to_frames(x_BCTHW[..., :height, :width]), state
 
     @torch.inference_mode()
     def fill_cells(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau: float | Tensor, fill: str | None = None) -> Tensor:

@@ -44,12 +44,14 @@ class Recording:
     inputs: list[Tensor]
     outputs: list[Tensor]
     structure: Hashable  # of the answer
+    groups: list[list[int]]  # outputs of one dtype: they have no gaps, so one launch copies a group
 
     def __call__(self, tensors: list[Tensor]) -> object:
         copy_all(self.inputs, tensors)
         self.play()
         answer = [torch.empty_like(t) for t in self.outputs]  # the next replay writes to its own outputs again
-        copy_all(answer, self.outputs)
+        for group in self.groups:
+            torch._foreach_copy_([answer[i] for i in group], [self.outputs[i] for i in group])
         return put_together(self.structure, iter(answer))
 
 
@@ -106,13 +108,15 @@ class Replay(Generic[P, R]):
         """The recording for calls of this kind; None where there is none, or not yet."""
         inferring = torch.is_inference_mode_enabled()  # only in the mode that made them can tensors be written again
         key = inferring, structure, *((t.shape, layout(t), t.dtype, t.device) for t in tensors)
-        if self.recordings.get(key) is None and not self.refused and self.has_place(key):
-            self.recordings[key] = self.record(structure, tensors)
-        self.recordings.setdefault(key, None)
+        recording = self.recordings.get(key)
+        if recording is None:
+            if not self.refused and self.has_place(key):
+                recording = self.record(structure, tensors)
+            self.recordings[key] = recording
+            if len(self.recordings) > MET:
+                self.recordings.popitem(last=False)
         self.recordings.move_to_end(key)
-        if len(self.recordings) > MET:
-            self.recordings.popitem(last=False)
-        return self.recordings[key]
+        return recording
 
     def has_place(self, key: Hashable) -> bool:
         """Whether to record a call of this kind: it was met before, and a recording's place is free or can be freed.
@@ -146,7 +150,39 @@ class Replay(Generic[P, R]):
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             return None
-        return Recording(play=play, inputs=inputs, outputs=outputs, structure=answer)
+        dtypes = [t.dtype for t in outputs]
+        groups = [[i for i, own in enumerate(dtypes) if own == dtype] for dtype in dict.fromkeys(dtypes)]
+        return Recording(play=play, inputs=inputs, outputs=outputs, structure=answer, groups=groups)
+
+
+class Branch:
+    """Work of a recording that runs beside the rest of it: `with branch: ...`, then `branch.join()` before its use.
+
+    Outside of a capture the block simply runs first: only there no other thread can be using the second stream.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+        self._side = _side_stream(tensor.device) if captured else None
+        self._block = torch.cuda.stream(self._side)
+
+    def __enter__(self) -> None:
+        if self._side is not None:
+            self._side.wait_stream(torch.cuda.current_stream())
+        self._block.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._block.__exit__(kind, error, trace)
+
+    def join(self) -> None:
+        """What follows comes after the block."""
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+
+
+@lru_cache(maxsize=16)
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def layout(t: Tensor) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from inlay.kernels import int8
 from inlay.kernels.switch import compiles, has_triton, is_on
 
-Name = Literal["winograd", "windows", "int8", "scan", "lit", "graphs", "compiled"]
+Name = Literal["winograd", "windows", "int8", "pixels", "scan", "lit", "graphs", "compiled"]
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -40,8 +40,12 @@ PATHS: dict[Name, FastPath] = {
         title="8-bit products of LIT and the coarse decoder",
         device="cpu", dtypes=(torch.float32,), needs=("on", "vnni"),
     ),
+    "pixels": FastPath(
+        title="pixel kernels",
+        device="cuda", dtypes=(torch.uint8, torch.float32, *HALF), needs=("on", "cuda", "triton"), inference=False,
+    ),
     "scan": FastPath(
-        title="mask kernel",
+        title="mask kernels",
         device="cuda", dtypes=(torch.float32, *HALF), needs=("on", "cuda", "triton"), inference=False,
     ),
     "lit": FastPath(title="LIT kernels", device="cuda", dtypes=HALF, needs=("on", "cuda", "triton")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import accumulate
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inlay.errors import ShapeError
+from inlay.kernels import may_run
 from inlay.types import check_shape, describe
 
 
@@ -97,11 +99,37 @@ class Video:
 
 def to_pixels(frames_BTHWC: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """[B, 3, T, H, W] in [-1, 1] of uint8 frames."""
+    levels = frames_BTHWC.dtype == torch.uint8 and frames_BTHWC.is_contiguous()
+    if levels and may_run("pixels", tensors=(frames_BTHWC,)):
+        from inlay.kernels.pixels_triton import look_up  # Triton is imported when it first runs
+
+        return look_up(frames_BTHWC, pixel_levels(frames_BTHWC.device, dtype))
+    return plain_pixels(frames_BTHWC, dtype)
+
+
+def plain_pixels(frames_BTHWC: Tensor, dtype: torch.dtype) -> Tensor:
+    """`to_pixels` without its kernel."""
     return torch.div(frames_BTHWC.permute(0, 4, 1, 2, 3), 127.5).sub_(1).to(dtype)
+
+
+@cache
+def pixel_levels(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """[256] the pixel of each grey level. Made before any capture: those run a function plainly first."""
+    levels = torch.arange(256, dtype=torch.uint8, device=device)
+    return plain_pixels(levels.view(1, 1, 1, -1, 1), dtype).flatten()
 
 
 def to_frames(x_BCTHW: Tensor) -> Tensor:
     """[B, T, H, W, 3] uint8 of pixels in [-1, 1]: clamp, round to nearest."""
+    if x_BCTHW.is_floating_point() and may_run("pixels", tensors=(x_BCTHW,)):
+        from inlay.kernels.pixels_triton import frames_of  # Triton is imported when it first runs
+
+        return frames_of(x_BCTHW)
+    return plain_frames(x_BCTHW)
+
+
+def plain_frames(x_BCTHW: Tensor) -> Tensor:
+    """`to_frames` without its kernel."""
     x = x_BCTHW.detach().clamp(-1, 1).float().add_(1).mul_(127.5).round_().to(torch.uint8)
     return x.permute(0, 2, 3, 4, 1).contiguous()
 
