@@ -64,8 +64,11 @@ def measure(
     encoder = Encoder(tokenizer, config, tau=tau, streams=batch, batch=batch)
 
     def encode() -> list[list[Tokens]]:
-        first = encoder.push_all(videos)
-        return [a + b for a, b in zip(first, encoder.flush_all(), strict=True)]
+        done: list[list[Tokens]] = [[] for _ in videos]
+        for number, chunk in encoder.step(videos, ended=[True] * batch):
+            done[number].append(chunk)
+        encoder.reset()
+        return done
 
     tokens = encode()
     chunks = list(zip(*tokens, strict=True))

@@ -100,11 +100,11 @@ def make_networks(args: argparse.Namespace) -> None:
         learnt = train(stage, nets, clips, lpips, device, lambda now: look(now, tests))
         nets = nets | learnt.nets
         nets["backbone"].latent_mean, nets["backbone"].latent_std = statistics(nets["backbone"], tests)
+        save(nets, stage, args.run)  # before all else
         found = measure(nets, stage["kind"], tests, lpips)
         rows.append({"stage": stage, **learnt.row, **found})
         (args.run / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         say(json.dumps({k: v for k, v in rows[-1].items() if k not in ("log", "stage", "clips")}))
-        save(nets, stage, args.run)
 
 
 def load(args: argparse.Namespace, device: str) -> tuple[Clips, dict[str, TestSet]]:
