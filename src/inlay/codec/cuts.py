@@ -13,6 +13,7 @@ Legend: B batch, C channels, T slots, F frames, H W grid or pixels.
 
 from __future__ import annotations
 
+from functools import cached_property
 from statistics import median
 
 import torch
@@ -92,6 +93,11 @@ class Evidence:
         self.slots = slots
         self._transfer = Transfer(numbers_BN)
 
+    @cached_property
+    def _numbers(self) -> list[list[float]]:
+        with self._transfer.lent() as (numbers_BN,):
+            return [row.tolist() for row in numbers_BN]
+
     def find_cut(self, row: int, recent: Jumps | None, *, first: int, stride: int) -> tuple[int | None, Jumps]:
         """The frame of a chunk at which a new scene begins, or None, and the latest changes.
 
@@ -100,7 +106,7 @@ class Evidence:
             recent: the latest changes before it; None where no chunk came before it.
             first: frames that slot 0 stands for; later ones stand for `stride`.
         """
-        numbers = self._transfer.arrived()[0][row].tolist()
+        numbers = self._numbers[row]
         changes, mosts, jumps = numbers[: self.slots], numbers[self.slots : 2 * self.slots], numbers[2 * self.slots :]
         usual, end = list(recent or ()), 0
         for t, (change, most) in enumerate(zip(changes, mosts, strict=True)):
