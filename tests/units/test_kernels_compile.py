@@ -47,6 +47,24 @@ for code in (0, 1, 2):  # wide, channels first
     assert found.asm["ptx"].count("cp.async.ca") > 3 * 12, "slots ahead are on their way to shared memory"
     assert found.metadata.shared <= 3 * 32 * 64 * 2 + 32, "no more than those, and the decisions on their way out"
 """
+LOOK = """
+from inlay.kernels.look_triton import changes_kernel, coarse_kernel, jumps_kernel, thumbs_kernel
+sizes = dict.fromkeys(("thumbs_ptr", "seen_ptr", "last_ptr"), "*i32") | {"frames_ptr": "*u8", "out_ptr": "*fp64"}
+found = compiled(thumbs_kernel, sizes, dict(STEPS=256, M=16, Q=64), num_warps=2)
+assert found.asm["ptx"].count("ld.global.v4.b32") >= 8, "lines are read 16 bytes at a time, eight of them ahead"
+shape = dict(STARTED=True, BITS=18, WHOLE=97920.0, P=256)
+assert "redux" in compiled(jumps_kernel, sizes, shape, num_warps=1).asm["ptx"], "a warp counts at once"
+ones = dict.fromkeys(("frames", "rows", "columns", "tall", "wide", "f_b", "f_f"), 1)  # as sizes of 1 are compiled
+compiled(thumbs_kernel, sizes, ones | dict(STEPS=256, M=1, Q=4))
+compiled(jumps_kernel, sizes, dict(frames=1, places=1, STARTED=False, BITS=18, WHOLE=97920.0, P=1), num_warps=1)
+sizes = dict.fromkeys(("slots_ptr", "last_ptr", "seen_ptr", "out_ptr"), "*fp64") | {"z_ptr": "*fp32"}
+for layout in ("z_c", "z_w"):
+    compiled(coarse_kernel, sizes, dict(SIDE=4, P=64, N=16) | {layout: 1}, num_warps=4)
+compiled(coarse_kernel, sizes, dict.fromkeys(("C", "T", "H", "W", "z_w"), 1) | dict(SIDE=4, P=1, N=1))
+for started in (True, False):
+    compiled(changes_kernel, sizes, dict(STARTED=started, SIDE=4, L=256), num_warps=2)
+compiled(changes_kernel, sizes, dict(T=1, STARTED=True, SIDE=4, L=16))
+"""
 LIT = """
 from inlay.kernels.lit_ends_triton import features_kernel, finish_kernel
 from inlay.kernels.lit_triton import attention_kernel, near_norm_kernel, norm_kernel
@@ -63,7 +81,7 @@ assert "wgmma.mma" in found.asm["ptx"] and found.metadata.shared < 227 * 1024
 """
 
 
-@pytest.mark.parametrize("kernels", [SCAN, LIT], ids=["scan", "lit"])
+@pytest.mark.parametrize("kernels", [SCAN, LOOK, LIT], ids=["scan", "look", "lit"])
 def test_they_compile_for_hopper(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     done = subprocess.run([sys.executable, "-c", HOPPER + kernels], capture_output=True, text=True, timeout=300)

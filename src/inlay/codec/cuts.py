@@ -13,6 +13,7 @@ Legend: B batch, C channels, T slots, F frames, H W grid or pixels.
 
 from __future__ import annotations
 
+from functools import cached_property
 from statistics import median
 
 import torch
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.codec.transfer import Transfer
+from inlay.kernels import may_run
 
 COARSE = 4  # blocks a side in which slots are compared
 THUMB = 16  # and frames
@@ -40,8 +42,19 @@ def look_at_frames(frames_BFHWC: Tensor, seen: Seen | None) -> tuple[Tensor, Ten
     Args:
         seen: of the chunk before; None: there is none, and the first frame differs by nothing.
     """
+    last_thumb = None if seen is None else seen[1]
+    pictures = frames_BFHWC.dtype == torch.uint8 and frames_BFHWC.shape[4] == 3 and frames_BFHWC.numel() > 0
+    if pictures and may_run("cuts", tensors=(frames_BFHWC,)):
+        from inlay.kernels.look_triton import jumps  # Triton is imported when it first runs
+
+        return jumps(frames_BFHWC, last_thumb, side=THUMB, steps=GREY)
+    return plain_jumps(frames_BFHWC, last_thumb)
+
+
+def plain_jumps(frames_BFHWC: Tensor, last_thumb: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`look_at_frames` without its kernels."""
     thumbs = thumbnails(frames_BFHWC)
-    last_thumb = thumbs[:, :1] if seen is None else seen[1]
+    last_thumb = thumbs[:, :1] if last_thumb is None else last_thumb
     moved = (thumbs - torch.cat([last_thumb, thumbs[:, :-1]], dim=1)).abs().sum(4).flatten(2)
     jump_BF = moved.median(dim=2).values.double() / (3 * GREY * 127.5)  # half of the places change at least so much
     return jump_BF, thumbs[:, -1:].clone()
@@ -51,8 +64,18 @@ def look_at_slots(z_BCTHW: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
     """[B, T + T] float64: how much slots differ from the ones before, and from unrelated places of those; and the last
     of them, coarse. Without a chunk before the first slot differs by nothing.
     """
+    last_slot = None if seen is None else seen[0]
+    if z_BCTHW.dtype == torch.float32 and z_BCTHW.numel() > 0 and may_run("cuts", tensors=(z_BCTHW,)):
+        from inlay.kernels.look_triton import changes  # Triton is imported when it first runs
+
+        return changes(z_BCTHW, last_slot, side=COARSE)
+    return plain_changes(z_BCTHW, last_slot)
+
+
+def plain_changes(z_BCTHW: Tensor, last_slot: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`look_at_slots` without its kernels."""
     slots = coarse_slots(z_BCTHW)
-    last_slot = slots[:, :1] if seen is None else seen[0]
+    last_slot = slots[:, :1] if last_slot is None else last_slot
     earlier = torch.cat([last_slot, slots[:, :-1]], dim=1)
     elsewhere = earlier.roll((COARSE // 2, COARSE // 2), (3, 4))
     change_BT, most_BT = ((slots - other).abs().mean((2, 3, 4)) for other in (earlier, elsewhere))
@@ -70,6 +93,11 @@ class Evidence:
         self.slots = slots
         self._transfer = Transfer(numbers_BN)
 
+    @cached_property
+    def _numbers(self) -> list[list[float]]:
+        with self._transfer.lent() as (numbers_BN,):
+            return [row.tolist() for row in numbers_BN]
+
     def find_cut(self, row: int, recent: Jumps | None, *, first: int, stride: int) -> tuple[int | None, Jumps]:
         """The frame of a chunk at which a new scene begins, or None, and the latest changes.
 
@@ -78,7 +106,7 @@ class Evidence:
             recent: the latest changes before it; None where no chunk came before it.
             first: frames that slot 0 stands for; later ones stand for `stride`.
         """
-        numbers = self._transfer.arrived()[0][row].tolist()
+        numbers = self._numbers[row]
         changes, mosts, jumps = numbers[: self.slots], numbers[self.slots : 2 * self.slots], numbers[2 * self.slots :]
         usual, end = list(recent or ()), 0
         for t, (change, most) in enumerate(zip(changes, mosts, strict=True)):

@@ -22,21 +22,20 @@ class Gathering:
         self._transfer = Transfer(keep_BTHW, *packed)
 
     def tokens(self) -> list[Tokens]:
-        """One for each chunk; waits for the transfer."""
-        keep_BTHW, values_BNC, counts_B = self._transfer.arrived()
-        return [
-            Tokens(
-                values=values_NC[:count].clone(),
-                mask=keep_THW.clone(),
-                info=chunk.info,
-                recipe=self.recipe,
-                spans=(chunk.span,),
-                seconds=chunk.seconds,
-            )
-            for chunk, values_NC, keep_THW, count in zip(
-                self.chunks, values_BNC, keep_BTHW, counts_B.tolist(), strict=True
-            )
-        ]
+        """One for each chunk, to be asked for once; waits for the transfer."""
+        with self._transfer.lent() as (keep_BTHW, values_BNC, counts_B):
+            rows = zip(self.chunks, values_BNC, keep_BTHW, counts_B.tolist(), strict=True)
+            return [
+                Tokens(
+                    values=values_NC[:count].clone(),
+                    mask=keep_THW.clone(),
+                    info=chunk.info,
+                    recipe=self.recipe,
+                    spans=(chunk.span,),
+                    seconds=chunk.seconds,
+                )
+                for chunk, values_NC, keep_THW, count in rows
+            ]
 
 
 def gather(chunk: LatentChunk, keep_BTHW: Tensor, recipe: Recipe) -> Tokens:

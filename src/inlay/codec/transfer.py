@@ -3,14 +3,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from threading import Lock
 
 import torch
 from torch import Tensor
 
+SPARE_BYTES = 2**28  # of pinned memory that waits to be used again
+
+
+class Spare:
+    """Memory that was read and may be written again. A driver that is asked for pinned memory keeps everyone waiting.
+
+    Torch keeps freed memory too, but hands it out only when all copies are done that were launched before it was freed.
+
+    Args:
+        make: memory for a tensor like this one, where none is spare.
+    """
+
+    def __init__(self, make: Callable[[Tensor], Tensor], *, most: int = SPARE_BYTES) -> None:
+        self._make, self._most = make, most
+        self._tensors: list[Tensor] = []  # given back last comes last
+        self._lock = Lock()
+
+    def take(self, like: Tensor) -> Tensor:
+        """Memory that nobody else has, of this shape and dtype."""
+        with self._lock:
+            for i, tensor in enumerate(self._tensors):
+                if (tensor.shape, tensor.dtype) == (like.shape, like.dtype):
+                    return self._tensors.pop(i)
+        return self._make(like)
+
+    def give(self, *tensors: Tensor) -> None:
+        """What nobody reads or writes any more."""
+        with self._lock:
+            self._tensors += tensors
+            while sum(tensor.nbytes for tensor in self._tensors) > self._most:
+                self._tensors.pop(0)
+
+
+@torch.inference_mode(False)  # else it could be written again in inference mode only
+def pinned_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+
+
+PINNED = Spare(pinned_like)
+
 
 class Transfer:
-    """Tensors on their way to the CPU: begins to copy when made, `arrived` waits for the end.
+    """Tensors on their way to the CPU: begins to copy when made, `arrived` and `lent` wait for the end.
 
     What is on the CPU already stays where it is; what comes from a GPU lies in pinned memory.
     """
@@ -24,7 +67,7 @@ class Transfer:
     def _begin(self, tensors: tuple[Tensor, ...]) -> None:
         stream = copy_stream(tensors[0].device, "down")
         stream.wait_stream(torch.cuda.current_stream())
-        pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+        pinned = [PINNED.take(tensor) for tensor in tensors]
         with torch.cuda.stream(stream):
             for target, tensor in zip(pinned, tensors, strict=True):
                 target.copy_(tensor, non_blocking=True)
@@ -34,10 +77,20 @@ class Transfer:
         self._tensors = tuple(pinned)
 
     def arrived(self) -> tuple[Tensor, ...]:
-        """The tensors on the CPU."""
+        """The tensors on the CPU, for good: their memory is not used again by others."""
+        assert self._tensors, "what was lent is gone"
         if self._event is not None:
             self._event.synchronize()
         return self._tensors
+
+    @contextmanager
+    def lent(self) -> Iterator[tuple[Tensor, ...]]:
+        """The tensors on the CPU inside the block, once: after it their memory is used again."""
+        tensors = self.arrived()
+        yield tensors
+        self._tensors = ()
+        if self._event is not None:
+            PINNED.give(*tensors)
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from inlay.kernels import int8
 from inlay.kernels.switch import compiles, has_triton, is_on
 
-Name = Literal["winograd", "windows", "int8", "pixels", "scan", "lit", "graphs", "compiled"]
+Name = Literal["winograd", "windows", "int8", "pixels", "scan", "cuts", "lit", "graphs", "compiled"]
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -47,6 +47,10 @@ PATHS: dict[Name, FastPath] = {
     "scan": FastPath(
         title="mask kernels",
         device="cuda", dtypes=(torch.float32, *HALF), needs=("on", "cuda", "triton"), inference=False,
+    ),
+    "cuts": FastPath(
+        title="cut kernels",
+        device="cuda", dtypes=(torch.uint8, torch.float32), needs=("on", "cuda", "triton"), inference=False,
     ),
     "lit": FastPath(title="LIT kernels", device="cuda", dtypes=HALF, needs=("on", "cuda", "triton")),
     "graphs": FastPath(title="CUDA graphs", device="cuda", needs=("on", "cuda"), nests=False),
