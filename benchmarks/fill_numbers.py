@@ -200,7 +200,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     **{
         f"{what}.{name}": (lambda count=count, file=file: count(file))
         for what, count in (("parameters", parameters), ("size", megabytes))
-        for name, file in (("mini", "mini"), ("lit", "mini.lit"), ("lit-paper", "mini.lit-paper"))
+        for name, file in (("mini", "mini"), ("lit", "mini.lit"), ("lit-paper", "mini.lit-paper"), ("taef2-lit", "taef2.lit"))
     },
 }
 

@@ -3,6 +3,7 @@
 
     python benchmarks/steps.py VIDEO... [--backbone mini] [--device cpu] --out benchmarks/steps_DEVICE_DATE.json
 
+VIDEO is a video or an array of studies_gpu.py. Gains are those of the profile, if it has any.
 First all cells of each clip are stored with steps of three shapes, all as large in the geometric mean: equal in grey
 levels of the picture (by the gains of the channels), one number for all, a share of each channel's deviation. Bits are
 those of the whole file. Then the default tau is used, with the model's own fill, to see which step loses at most 0.2 dB
@@ -14,13 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
 from inlay.codec import encode_clip, gather, paper_clips
 from inlay.codec.quality import mean_psnr
@@ -30,8 +35,8 @@ from inlay.masking import MaskConfig, keep_mask
 from inlay.masking.steps import channel_steps
 from inlay.measure.curve import MOST_LOSS_DB
 from inlay.measure.gains import Gains
+from inlay.research.studies.datasets import ClipSpec, read_any
 from inlay.tokenizer import Tokenizer
-from inlay.video import read_video
 from inlay.video.frames import Video
 
 Point = dict[str, float]
@@ -42,13 +47,10 @@ def main() -> None:
     torch.set_grad_enabled(False)
     began = time.perf_counter()
     tokenizer = Tokenizer.from_pretrained(args.backbone, device=args.device)
-    clips = [read_video(path, size=f"{args.side}x{args.side}", frames=args.frames) for path in args.videos]
-    gains = Gains()
-    for clip in clips:
-        gains = gains.update(tokenizer, encode_clip(tokenizer, clip).z_BCTHW)
-    found = gains.finish()
+    clips = [read_any(path, ClipSpec(size=args.side, frames=args.frames)) for path in args.videos]
+    found = gains_of(tokenizer, clips)
     print("gains", found, flush=True)
-    shapes = compare_shapes(tokenizer, clips, found, args.shapes)
+    shapes = compare_shapes(tokenizer, clips, found, args.shapes) if args.shapes else None
     rungs = compare_rungs(tokenizer, clips, found, args.rungs, args.tau)
     record = {
         "command": f"python benchmarks/steps.py VIDEO... --backbone {Path(args.backbone).name} --frames {args.frames} "
@@ -63,6 +65,15 @@ def main() -> None:
     }
     print("default step", record["default_step"])
     args.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def gains_of(tokenizer: Tokenizer, clips: list[Video]) -> tuple[float, ...]:
+    if tokenizer.profile is not None and tokenizer.profile.gains:
+        return tokenizer.profile.gains
+    gains = Gains()
+    for clip in clips:
+        gains = gains.update(tokenizer, encode_clip(tokenizer, clip).z_BCTHW)
+    return gains.finish()
 
 
 def compare_shapes(tokenizer: Tokenizer, clips: list[Video], gains: tuple[float, ...], rungs: list[float]) -> object:
@@ -105,9 +116,10 @@ def tokens_of(tokenizer: Tokenizer, clip: Video, tau: float) -> Tokens:
 def point(tokenizer: Tokenizer, clips: list[Video], tokens: list[Tokens], steps: tuple[float, ...] | None) -> Point:
     """Means over the clips: bits a pixel, bits a number, dB."""
     bits, numbers, psnr = [], [], []
-    for clip, plain in zip(clips, tokens, strict=True):
-        stepped = replace(plain, recipe=replace(plain.recipe, steps=steps))
-        size = 8 * len(to_bytes(stepped))
+    all_stepped = [replace(plain, recipe=replace(plain.recipe, steps=steps)) for plain in tokens]
+    with ThreadPoolExecutor(8) as pool:
+        sizes = list(pool.map(lambda own: 8 * len(to_bytes(own)), all_stepped))
+    for clip, stepped, size in zip(clips, all_stepped, sizes, strict=True):
         bits.append(size / (len(clip) * clip.height * clip.width))
         numbers.append(size / (len(stepped) * stepped.channels))
         psnr.append(mean_psnr([clip], [tokenizer.decode(as_stored(stepped))]))
@@ -145,7 +157,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--frames", type=int, default=33)
     parser.add_argument("--side", type=int, default=256)
     parser.add_argument("--tau", type=float, default=None)
-    parser.add_argument("--shapes", type=float, nargs="+", default=[1.0, 2.0, 4.0, 8.0])
+    parser.add_argument("--shapes", type=float, nargs="*", default=[1.0, 2.0, 4.0, 8.0])
     parser.add_argument("--rungs", type=float, nargs="+", default=[1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a che
 
 from clips import Clips, TestSet, find_clips, is_held_out, test_set
 from results import look, measure, statistics
-from stages import DEFAULTS, LEARN, TINY, Nets, say, train
+from stages import DEFAULTS, LEARN, TINY, WARM, Nets, say, train
 
 from inlay.backbones import Mini, MiniConfig
 from inlay.backbones.mini import tiny
@@ -56,8 +56,11 @@ PLAN = Path(__file__).with_name("mini.json")
 
 def main() -> int:
     args = parse()
+    # recorded steps need a stream of their own, and autograd that all is done on one
+    stream = torch.cuda.Stream() if torch.cuda.is_available() else None
     try:
-        {"all": make_all, "clips": make_clips, "train": make_networks, "pack": pack}[args.command](args)
+        with torch.cuda.stream(stream):
+            {"all": make_all, "clips": make_clips, "train": make_networks, "pack": pack}[args.command](args)
     except InlayError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -84,7 +87,8 @@ def make_networks(args: argparse.Namespace) -> None:
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
     plan = json.loads(args.plan.read_text(encoding="utf-8"))
-    stages = [DEFAULTS | stage | (TINY if args.tiny else {}) for stage in plan["stages"]]
+    small = TINY | ({"steps": 2 * WARM} if device == "cuda" else {}) if args.tiny else {}  # a recording is played too
+    stages = [DEFAULTS | stage | small for stage in plan["stages"]]
     if args.taef2 is None:
         stages = [stage for stage in stages if stage["kind"] != "taef2"]
     args.run.mkdir(parents=True, exist_ok=True)

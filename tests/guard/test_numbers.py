@@ -125,19 +125,19 @@ def test_a_new_record_changes_the_pages_and_nothing_else_does(tmp_path: Path) ->
     for name in ("README.md", "docs/index.md", "docs/pack.md", "src/inlay/weights/MODEL_CARD.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    for place in WEIGHTS.glob("mini*"):
+    for place in [*WEIGHTS.glob("*.safetensors"), *WEIGHTS.glob("*.json")]:
         (tmp_path / "src/inlay/weights" / place.name).symlink_to(place)
     (tmp_path / "benchmarks").mkdir()
     for place in [*(ROOT / "benchmarks").glob("*.json"), *(ROOT / "benchmarks").glob("*.py")]:
         shutil.copy(place, tmp_path / "benchmarks" / place.name)
-    newer = record("fills_grid_cpu_2026-11-15.json")
+    newer = record("fills_grid_h200_2026-11-16.json")
     newer["rows"] = [row | {"psnr": row["psnr"] + 1} for row in newer["rows"]]
     (tmp_path / "benchmarks" / "fills_grid_cpu_2099-01-01.json").write_text(json.dumps(newer))
     done = fill_numbers(tmp_path, "--check")
-    assert done.returncode == 1 and "fills.full.davis: says '28.23 dB', the record '29.23 dB'" in done.stderr
+    assert done.returncode == 1 and "fills.full.davis: says '30.80 dB', the record '31.80 dB'" in done.stderr
     assert fill_numbers(tmp_path).returncode == 0 and fill_numbers(tmp_path, "--check").returncode == 0
     readme = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "| 29.23 | **28.97** |" in readme and "](benchmarks/fills_grid_cpu_2099-01-01.json)" in readme
+    assert "| 31.80 | **31.29** |" in readme and "](benchmarks/fills_grid_cpu_2099-01-01.json)" in readme
     assert MARK.sub("", readme) == MARK.sub("", (ROOT / "README.md").read_text(encoding="utf-8"))
 
 
