@@ -65,12 +65,12 @@ def test_new_weights_are_packed_anew() -> None:
 
 
 @needs_int8
-def test_only_rough_convolutions_without_gradients_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_convolutions_of_8_bits_without_gradients_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
     conv, x = Conv3x3(64, 64).eval().requires_grad_(False), torch.randn(1, 64, 16, 16)
     want = F.conv2d(x, conv.weight, conv.bias, padding=1)
     with torch.inference_mode():
         assert off(conv(x), want) < 1e-4
-        conv.rough = True
+        conv.bits = 8
         assert off(conv(x), want) > 1e-3
         monkeypatch.setenv("INLAY_FAST", "0")
         assert off(conv(x), want) < 1e-4

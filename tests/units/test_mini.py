@@ -70,6 +70,33 @@ def test_shape_of_the_network_is_checked() -> None:
         MiniConfig(shift=0.8)
 
 
+@pytest.mark.parametrize("half", ["encode", "decode"])
+def test_slots_that_repeat_are_copied_and_are_the_same_to_the_bit(half: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A still video, one that changes and is still again, one corner that changes: copies only where nothing is new."""
+    mini = load_backbone("mini-untrained")
+    calls = {"encode": (3, 4, 3), "decode": (16, 1, 0)}
+    channels, frames, missing = calls[half]
+    torch.manual_seed(0)
+    a, b = (torch.rand(1, channels, 1, 16, 24) * 2 - 1 for _ in range(2))
+    corner = b.clone()
+    corner[..., -1, -1] += 0.01
+    slots = [a] * 3 + [b] * 8 + [corner] * 2
+    x = torch.cat([slot.expand(-1, -1, frames, -1, -1) for slot in slots], 2)[:, :, missing:]
+    network = mini.encoder if half == "encode" else mini.decoder
+    runs: list[int] = []
+    network.register_forward_hook(lambda *_: runs.append(1))
+    with torch.inference_mode():
+        quick, state = getattr(mini, f"{half}_next")(x, None)
+        computed = len(runs)
+        monkeypatch.setenv("INLAY_FAST", "0")
+        plain, plain_state = getattr(mini, f"{half}_next")(x, None)
+    assert len(runs) - computed == len(slots), "the plain form computes every slot"
+    assert computed < len(slots)
+    assert torch.equal(quick, plain)
+    assert all(torch.equal(*pair) for pair in zip(state, plain_state, strict=True))
+    assert not torch.equal(plain[:, :, -1], plain[:, :, -1 - 8 // frames]), "the corner is seen"
+
+
 def test_slots_together_and_one_by_one_agree() -> None:
     mini = load_backbone("mini-untrained")
     x = torch.rand(2, 3, 17, 32, 40) * 2 - 1

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+
+from inlay.kernels.prepared import prepared
 
 LEVELS = 253  # steps between the ends of a range: of 255, one for rounding at either end
 CLOSE = 0.05  # how far off the trial may be; a CPU that saturates, or a library that changed, is further
@@ -27,9 +28,6 @@ class PackedWeights:
     scales_O: Tensor
     zeros_O: Tensor
     bias_O: Tensor | None
-
-
-PACKED: WeakKeyDictionary[nn.Module, tuple[object, PackedWeights]] = WeakKeyDictionary()
 
 
 @cache
@@ -51,13 +49,13 @@ def is_here() -> bool:
 
 
 def packed(layer: nn.Linear | nn.Conv2d) -> PackedWeights:
-    """The weights of a layer in 8 bits, made once for weights that stay as they are."""
-    w = layer.weight
-    mark = (w.data_ptr(), None if w.is_inference() else w._version)
-    if layer not in PACKED or PACKED[layer][0] != mark:
-        pack = pack_linear if isinstance(layer, nn.Linear) else pack_conv
-        PACKED[layer] = (mark, pack(w, layer.bias))
-    return PACKED[layer][1]
+    """The weights of a layer in 8 bits."""
+    return prepared(layer, pack)
+
+
+def pack(layer: nn.Linear | nn.Conv2d) -> PackedWeights:
+    make = pack_linear if isinstance(layer, nn.Linear) else pack_conv
+    return make(layer.weight, layer.bias)
 
 
 def pack_linear(weight_OC: Tensor, bias_O: Tensor | None) -> PackedWeights:
@@ -95,11 +93,8 @@ def linear(x_NC: Tensor, packed: PackedWeights, *, after: str = "none") -> Tenso
 
 def convolve(x_NCHW: Tensor, packed: PackedWeights) -> Tensor:
     """[N, O, H, W] with channels last in memory; each image has a range of its own."""
-    return (
-        torch.cat([convolve_one(image, packed) for image in x_NCHW.split(1)])
-        if len(x_NCHW) > 1
-        else (convolve_one(x_NCHW, packed))
-    )
+    images = [convolve_one(image, packed) for image in x_NCHW.split(1)]
+    return torch.cat(images) if len(images) > 1 else images[0]
 
 
 def convolve_one(x_1CHW: Tensor, packed: PackedWeights) -> Tensor:
@@ -113,7 +108,8 @@ def convolve_one(x_1CHW: Tensor, packed: PackedWeights) -> Tensor:
 
 def in_range(x: Tensor) -> tuple[Tensor, float, int]:
     """Whole numbers from 0 to 255, the step between them, and the one that stands for zero."""
-    low, high = (float(end) for end in torch.aminmax(x))
+    in_order = x.permute(0, 2, 3, 1) if x.dim() == 4 else x  # pictures have channels last, and copying them is dear
+    low, high = (float(end) for end in torch.aminmax(in_order))
     low, high = min(low, 0.0), max(high, 0.0)  # zero must be among them: it is what borders are made of
     step = max((high - low) / LEVELS, 1e-12)
     zero = round(-low / step) + 1  # never 0: weights are packed for a zero elsewhere
