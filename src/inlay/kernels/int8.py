@@ -84,9 +84,13 @@ def in_8_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def linear(x_NC: Tensor, packed: PackedWeights, *, after: str = "none") -> Tensor:
     """[N, O]; `after` may be gelu."""
-    x, scale, zero = in_range(x_NC)
+    return multiply(*in_range(x_NC), packed, after=after)
+
+
+def multiply(x_NC: Tensor, step: float, zero: int, packed: PackedWeights, *, after: str = "none") -> Tensor:
+    """`linear` of numbers that are whole already."""
     return torch.ops.onednn.qlinear_pointwise(
-        x, scale, zero, packed.weight, packed.scales_O, packed.zeros_O, packed.bias_O, 1.0, 0, torch.float32,
+        x_NC, step, zero, packed.weight, packed.scales_O, packed.zeros_O, packed.bias_O, 1.0, 0, torch.float32,
         after, [], "none" if after == "gelu" else "",
     )  # fmt: skip
 
