@@ -150,8 +150,8 @@ def load(config: BenchConfig) -> Tokenizer:
     device, dtype = pick_device(config.device), pick("dtype", config.dtype, DTYPES)
     if config.backbone in RANDOM:
         backbone = _random_network(config.backbone).eval().requires_grad_(False).to(device=device, dtype=dtype)
-        return _with_lit(Tokenizer(backbone, device=device, dtype=dtype))
-    return _with_lit(Tokenizer.from_pretrained(config.backbone, device=device, dtype=dtype))
+        return with_lit(Tokenizer(backbone, device=device, dtype=dtype))
+    return with_lit(Tokenizer.from_pretrained(config.backbone, device=device, dtype=dtype))
 
 
 def _random_network(name: str) -> Any:
@@ -165,7 +165,7 @@ def _random_network(name: str) -> Any:
     return Cosmos(cosmos_360p())
 
 
-def _with_lit(tokenizer: Tokenizer) -> Tokenizer:
+def with_lit(tokenizer: Tokenizer) -> Tokenizer:
     """With a LIT, an untrained one where none is at hand."""
     if "lit" in tokenizer.filler.lits:
         return tokenizer
