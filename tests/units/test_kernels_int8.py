@@ -26,7 +26,8 @@ def test_products_are_off_by_a_hundredth() -> None:
     layer, x = nn.Linear(96, 40), torch.randn(50, 96)
     assert 0 < off(int8.linear(x, int8.packed(layer)), layer(x)) < 0.02
     assert off(int8.linear(x, int8.packed(layer), after="gelu"), F.gelu(layer(x))) < 0.03
-    conv, y = Conv3x3(64, 80), F.silu(torch.randn(2, 64, 9, 13))  # not centred, and with borders
+    conv, y = Conv3x3(64, 80, bits=8).eval(), F.silu(torch.randn(2, 64, 9, 13))  # not centred, and with borders
+    assert off(conv(y, F.silu), F.silu(F.conv2d(y, conv.weight, conv.bias, padding=1))) < 0.02
     assert 0 < off(int8.convolve(y, int8.packed(conv)), F.conv2d(y, conv.weight, conv.bias, padding=1)) < 0.02
 
 

@@ -209,7 +209,7 @@ class Block(nn.Module):
         h, last = self.norm(y), None
         if self.shifted:
             h, last = shift_time(h, T, self.shifted, past)
-        return y + self.conv2(silu(self.conv1(h))), last
+        return y + self.conv2(self.conv1(h, silu)), last
 
 
 def silu(y_NCHW: Tensor) -> Tensor:

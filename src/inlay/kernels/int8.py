@@ -13,6 +13,7 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from inlay.kernels.prepared import prepared
 
@@ -41,10 +42,10 @@ def is_here() -> bool:
     try:
         with torch.inference_mode():
             line = linear(x, pack_linear(w, None))
-            picture = convolve(image, pack_conv(kernels, None))
+            picture = convolve(image, pack_conv(kernels, None), after="swish")
     except (RuntimeError, AttributeError, TypeError, NotImplementedError):  # operations of another torch
         return False
-    pairs = ((line, x @ w.t()), (picture, nn.functional.conv2d(image, kernels, padding=1)))
+    pairs = ((line, x @ w.t()), (picture, silu(nn.functional.conv2d(image, kernels, padding=1))))
     return all(float((got - want).norm()) < CLOSE * float(want.norm()) for got, want in pairs)
 
 
@@ -95,18 +96,18 @@ def multiply(x_NC: Tensor, step: float, zero: int, packed: PackedWeights, *, aft
     )  # fmt: skip
 
 
-def convolve(x_NCHW: Tensor, packed: PackedWeights) -> Tensor:
-    """[N, O, H, W] with channels last in memory; each image has a range of its own."""
-    images = [convolve_one(image, packed) for image in x_NCHW.split(1)]
+def convolve(x_NCHW: Tensor, packed: PackedWeights, *, after: str = "none") -> Tensor:
+    """[N, O, H, W] with channels last in memory; each image has a range of its own. `after` may be swish, or SiLU."""
+    images = [convolve_one(image, packed, after) for image in x_NCHW.split(1)]
     return torch.cat(images) if len(images) > 1 else images[0]
 
 
-def convolve_one(x_1CHW: Tensor, packed: PackedWeights) -> Tensor:
+def convolve_one(x_1CHW: Tensor, packed: PackedWeights, after: str) -> Tensor:
     x, scale, zero = in_range(x_1CHW)
     one = [1, 1]
     return torch.ops.onednn.qconv2d_pointwise(
         x, scale, zero, packed.weight, packed.scales_O, packed.zeros_O, packed.bias_O, one, one, one, 1, 1.0, 0,
-        torch.float32, "none", [], "",
+        torch.float32, after, [], "",
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ for that: in three quarters or half of the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from inlay.kernels import bf16, int8
 from inlay.kernels.prepared import prepared
-from inlay.kernels.rule import may_run
+from inlay.kernels.rule import Name, may_run
 
 TILE, READ = 4, 6  # outputs and inputs a side of one tile
 AT_ONCE = 64  # tiles transformed together: few enough to stay in the cache, enough for a good matrix product
@@ -46,15 +47,23 @@ class Conv3x3(nn.Conv2d):
         super().__init__(channels, outputs, 3, padding=1)
         self.bits = bits
 
-    def forward(self, x_NCHW: Tensor) -> Tensor:
-        tensors = (x_NCHW, self.weight) if self.bias is None else (x_NCHW, self.weight, self.bias)
-        if not self.gains(x_NCHW) or not may_run("winograd", tensors=tensors):
+    def forward(self, x_NCHW: Tensor, silu: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The convolution, or `silu` of it, which in 8 bits is part of the product."""
+        if self.bits == 8 and self.is_quick(x_NCHW, "int8"):
+            return int8.convolve(x_NCHW, int8.packed(self), after="none" if silu is None else "swish")
+        y_NCHW = self.convolved(x_NCHW)
+        return y_NCHW if silu is None else silu(y_NCHW)
+
+    def convolved(self, x_NCHW: Tensor) -> Tensor:
+        if not self.is_quick(x_NCHW, "winograd"):
             return super().forward(x_NCHW)
-        if self.bits == 8 and may_run("int8", tensors=tensors):
-            return int8.convolve(x_NCHW, int8.packed(self))
-        if self.bits <= 16 and may_run("bf16", tensors=tensors):
+        if self.bits <= 16 and self.is_quick(x_NCHW, "bf16"):
             return bf16.convolve(x_NCHW, self)
         return winograd(x_NCHW.permute(0, 2, 3, 1), prepared(self, kernels_of), self.bias).permute(0, 3, 1, 2)
+
+    def is_quick(self, x_NCHW: Tensor, name: Name) -> bool:
+        tensors = (x_NCHW, self.weight) if self.bias is None else (x_NCHW, self.weight, self.bias)
+        return self.gains(x_NCHW) and may_run(name, tensors=tensors)
 
     def gains(self, x_NCHW: Tensor) -> bool:
         """Whether weights stay as they are, and channels and picture are large enough to be quicker."""
