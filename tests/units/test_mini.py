@@ -13,6 +13,7 @@ from inlay.backbones import Mini, MiniConfig, load_backbone, tiny
 from inlay.backbones.mini import BlockDCT, shift_time
 from inlay.errors import ConfigError, UsageError
 from inlay.fill import Lit, LitConfig, save_lit
+from inlay.kernels.rule import NEEDS
 from inlay.weightfile import save_weights
 
 
@@ -95,6 +96,25 @@ def test_slots_that_repeat_are_copied_and_are_the_same_to_the_bit(half: str, mon
     assert torch.equal(quick, plain)
     assert all(torch.equal(*pair) for pair in zip(state, plain_state, strict=True))
     assert not torch.equal(plain[:, :, -1], plain[:, :, -1 - 8 // frames]), "the corner is seen"
+
+
+def test_the_last_convolution_gives_pixels_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With float32 everywhere the quick decoder is the plain one to rounding."""
+    torch.manual_seed(0)
+    mini = Mini(MiniConfig(decoder_coarse=32, decoder_fine=64, decoder_blocks=(1, 1))).eval().requires_grad_(False)
+    for p in mini.parameters():
+        p.add_(0.02 * torch.randn_like(p))
+    z = torch.randn(1, 16, 3, 8, 12)
+    for need in ("vnni", "avx512_bf16"):
+        monkeypatch.setitem(NEEDS, need, (lambda: False, "not here"))
+    runs: list[int] = []
+    mini.decoder.conv_out.register_forward_hook(lambda *_: runs.append(1))
+    with torch.inference_mode():
+        quick = mini.decode(z)
+        assert not runs, "its kernels were taken, not the layer"
+        monkeypatch.setenv("INLAY_FAST", "0")
+        torch.testing.assert_close(quick, mini.decode(z), rtol=1e-4, atol=1e-4 * float(quick.abs().max()))
+    assert len(runs) == 3
 
 
 def test_slots_together_and_one_by_one_agree() -> None:

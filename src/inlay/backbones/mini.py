@@ -27,8 +27,9 @@ from torch import Tensor, nn
 
 from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
 from inlay.errors import ConfigError, UsageError
+from inlay.kernels.prepared import prepared
 from inlay.kernels.still import Call, repeats
-from inlay.kernels.winograd import Bits, Conv3x3
+from inlay.kernels.winograd import Bits, Conv3x3, transform_weights, winograd
 from inlay.weightfile import fill_module, load_weights
 
 TIME, SPACE, FOLD = 4, 4, 2  # frames a slot, pixels a block side at the first stage, and once more
@@ -180,7 +181,20 @@ class MiniDecoder(nn.Module):
         y = run_blocks(self.coarse, y, T, past, after)
         y = F.pixel_shuffle(self.up(y), FOLD)
         y = run_blocks(self.fine, y, T, past, after)
-        return self.patch.inverse(self.conv_out(self.norm_out(y)), T), after
+        y = self.norm_out(y)
+        if self.conv_out.is_quick(y, "winograd"):
+            blocks_NHWC = winograd(y.permute(0, 2, 3, 1), *prepared(self.conv_out, block_kernels))
+            return self.patch.arrange(blocks_NHWC, T), after
+        return self.patch.inverse(self.conv_out(y), T), after
+
+
+def block_kernels(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """Kernels and bias of a quick convolution that gives pixels where `conv` gives their transform."""
+    basis, scale = _block_dct()
+    back = (basis * scale[:, None]).t().double()
+    assert conv.bias is not None, "mini's convolutions have one"
+    weight = torch.einsum("po,ochw->pchw", back, conv.weight.detach().double())
+    return transform_weights(weight), (back @ conv.bias.detach().double()).float()
 
 
 class Conv1x1(nn.Conv2d):
@@ -287,7 +301,12 @@ class BlockDCT(nn.Module):
 
     def inverse(self, y: Tensor, T: int) -> Tensor:
         weight = (self.basis * self.scale[:, None]).t().to(y.dtype)
-        p = F.linear(y.permute(0, 2, 3, 1), weight)
+        return self.arrange(F.linear(y.permute(0, 2, 3, 1), weight), T)
+
+    @staticmethod
+    def arrange(blocks_NHWC: Tensor, T: int) -> Tensor:
+        """Blocks of pixels at their places in the video."""
+        p = blocks_NHWC
         _, H, W, _ = p.shape
         p = p.reshape(-1, T, H, W, 3, TIME, SPACE, SPACE).permute(0, 4, 1, 5, 2, 6, 3, 7)
         return p.reshape(p.shape[0], 3, T * TIME, H * SPACE, W * SPACE)
