@@ -179,7 +179,8 @@ def main() -> None:
     a = parser.parse_args()
     tokenizer = Tokenizer.from_pretrained(device="cpu", weights=a.weights)
     record: dict[str, Any] = {
-        "command": f"python benchmarks/cpu_speed.py {' '.join(Path(word).name for word in sys.argv[1:])}".strip(), "clip": "33x256x256, float32",
+        "command": " ".join(["python benchmarks/cpu_speed.py", *(Path(word).name for word in sys.argv[1:])]),
+        "clip": "33x256x256, float32",
         "weights": tokenizer.spec.weight_hash, "cpu": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(), "torch": torch.__version__, "load_average": os.getloadavg()[0],
     }  # fmt: skip

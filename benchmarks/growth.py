@@ -241,7 +241,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     a = parser.parse_args(argv)
     device = torch.cuda.get_device_name() if a.device == "cuda" else platform.processor() or platform.machine()
     record = Record(a.out, {
-        "command": f"python benchmarks/growth.py {' '.join(Path(word).name for word in argv or sys.argv[1:])}", "device": device,
+        "command": " ".join(["python benchmarks/growth.py", *(Path(word).name for word in argv or sys.argv[1:])]),
+        "device": device,
         "cores": len(os.sched_getaffinity(0)), "threads": torch.get_num_threads(), "torch": torch.__version__,
     })  # fmt: skip
     for part in a.parts:

@@ -98,6 +98,24 @@ def test_slots_that_repeat_are_copied_and_are_the_same_to_the_bit(half: str, mon
     assert not torch.equal(plain[:, :, -1], plain[:, :, -1 - 8 // frames]), "the corner is seen"
 
 
+def test_how_far_the_decoder_sees() -> None:
+    """A changed cell reaches as far as docs/speed.md says, in space and in time, and never further."""
+    mini = load_backbone("mini-untrained")
+    coarse, fine = mini.config.decoder_blocks
+    cells, slots = 1 + 2 * coarse + (2 * fine + 1) / 2, coarse + fine
+    z = torch.randn(1, 16, slots + 4, 24, 24)
+    changed = z.clone()
+    changed[:, :, 1, 12, 12] += 1
+    with torch.inference_mode():
+        moved = (mini.decode(changed) != mini.decode(z)).any(1)[0]  # [T, H, W]
+    rows = moved.any(0).any(1).nonzero().flatten()
+    assert int(rows.min()) >= (12 - cells) * 8 and int(rows.max()) < (13 + cells) * 8
+    assert int(rows.min()) < (13 - cells) * 8, "as far as that"
+    frames = moved.any(2).any(1).nonzero().flatten()
+    assert int(frames.min()) >= 1 and int(frames.max()) <= 4 * (1 + slots), "slot 0 is one frame"
+    assert int(frames.max()) > 4 * slots
+
+
 def test_the_last_convolution_gives_pixels_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With float32 everywhere the quick decoder is the plain one to rounding."""
     torch.manual_seed(0)
