@@ -36,9 +36,9 @@ def compare(record: dict[str, Any], before: dict[str, Any], name: str) -> None:
             row |= {"before_ms": took[place_of(row)], "times_before": row["clip_ms"] / took[place_of(row)]}
             found += 1
     changed = [f"{key} {before.get(key)} then, {record[key]} now" for key in SAME if before.get(key) != record[key]]
-    load = [before.get("load_average"), record.get("load_average")]
-    if None not in load:
-        changed.append("load {:.1f} then, {:.1f} now".format(*load))
+    then, now = before.get("load_average"), record.get("load_average")
+    if isinstance(then, int | float) and isinstance(now, int | float):
+        changed.append(f"load {then:.1f} then, {now:.1f} now")
     record["before"] = f"{name}, {found} of {len(record['rows'])} rows; " + (
         "; ".join(changed) or "nothing else differs"
     )

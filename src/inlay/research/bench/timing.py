@@ -153,12 +153,14 @@ def measured(device: torch.device, dtype: torch.dtype) -> Peaks:
     a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     flops = 2 * side**3 / quickest(lambda: torch.matmul(a, b), device)
     rates = [flops] if on_gpu else [flops * FEWER, *rates_of_8_bits(a)]
-    found = []
-    for size in sizes:
-        source = torch.zeros(size, device=device, dtype=torch.uint8)
-        target = torch.empty_like(source)
-        found.append(2 * size / quickest(lambda s=source, t=target: t.copy_(s), device))
-    return Peaks(flops=flops, quick=max(rates), bytes=max(found), source="measured")
+    moved = max(2 * size / copy_seconds(size, device) for size in sizes)
+    return Peaks(flops=flops, quick=max(rates), bytes=moved, source="measured")
+
+
+def copy_seconds(size: int, device: torch.device) -> float:
+    source = torch.zeros(size, device=device, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return quickest(lambda: target.copy_(source), device)
 
 
 def quickest(call: Callable[[], Any], device: torch.device) -> float:
