@@ -2,11 +2,16 @@
 """Time the embedded pipeline on this CPU, its plain form beside its fast one; prints one JSON object.
 
     python benchmarks/cpu_speed.py --out benchmarks/cpu_speed_cpu.json
+    python benchmarks/cpu_speed.py --videos DIR --every 4 --out benchmarks/cpu_rounding_cpu.json
 
 The plain form (INLAY_FAST=0) has torch's own convolutions and attention, as the first version had. Both run in turn in
 one process on one clip of 33x256x256 with the shipped weights, in float32; medians of --repeats. `psnr_change_db` is
-the PSNR of the fast reconstruction less that of the plain one, both from tokens of their own. Import and first call are
-timed in processes of their own. `wall` needs an idle machine; `cpu` is the time of all threads together.
+the PSNR of the fast reconstruction less that of the plain one, both from tokens of their own. `frames_a_second` is of
+fill and decode together. Import and first call are timed in processes of their own. `wall` needs an idle machine; `cpu`
+is the time of all threads together.
+
+With --videos nothing is timed: the same change of PSNR for the middle 256x256 of each clip, from the same latents, with
+all cells kept and with a share of --keep, before pixels are rounded to 8 bits.
 """
 
 from __future__ import annotations
@@ -73,6 +78,34 @@ def psnr(a: Video, b: Video) -> float:
     return -10 * math.log10(float((a.frames.double() - b.frames.double()).square().mean()) / 255**2)
 
 
+@torch.inference_mode()
+def on_videos(tokenizer: Tokenizer, paths: list[Path], keep: float) -> dict[str, Any]:
+    """PSNR of the fast form less that of the plain one, clip by clip."""
+    from inlay.masking import MaskConfig, keep_mask
+    from inlay.research.bench.stages import tau_for
+    from inlay.video import read_video
+
+    rows: dict[str, dict[str, float]] = {}
+    for path in paths:
+        frames = read_video(path)[:33]
+        top, left = (frames.height - 256) // 2, (frames.width - 256) // 2
+        x = tokenizer.pixels([frames])[..., max(top, 0) :, max(left, 0) :][..., :256, :256]
+        z = tokenizer.encode_pixels(x).float()
+        tau = tau_for(z, keep)
+        mask = keep_mask(z, MaskConfig(tau=tau))
+        found: dict[str, float] = {"tau": tau}
+        for form, level in FORMS.items():
+            with at_level(level):
+                filled = tokenizer.fill_cells(z * mask[:, None], mask, tau, "lit")
+                for name, dense in (("full", z), ("kept", filled)):
+                    error = (tokenizer.decode_latents(dense).clamp(-1, 1) - x).double().square().mean()
+                    found[f"{name}_{form}"] = -10 * math.log10(float(error) / 4)
+        changes = {f"{name}_change": found[f"{name}_fast"] - found[f"{name}_plain"] for name in ("full", "kept")}
+        rows[path.name] = {key: round(value, 4) for key, value in (found | changes).items()}
+    means = {f"{name}_change": sum(r[f"{name}_change"] for r in rows.values()) / len(rows) for name in ("full", "kept")}
+    return {"keep": keep, "clips": len(rows), "mean": means, "rows": rows}
+
+
 def first_call(level: str) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, "-c", FIRST],
@@ -104,8 +137,8 @@ def video_decoding(clip: Video) -> dict[str, float]:
     return {"frames": len(clip), "read_s": median(spans), "frames_a_second": len(clip) / median(spans)}
 
 
-def measure(repeats: int, tau: float) -> dict[str, Any]:
-    clip, tokenizer = demo_clip(frames=33, height=256, width=256), Tokenizer.from_pretrained(device="cpu")
+def measure(tokenizer: Tokenizer, repeats: int, tau: float) -> dict[str, Any]:
+    clip = demo_clip(frames=33, height=256, width=256)
     runs: dict[str, list[dict[str, tuple[float, float]]]] = {form: [] for form in FORMS}
     quality: dict[str, float] = {}
     for turn in range(repeats + 1):
@@ -125,7 +158,13 @@ def measure(repeats: int, tau: float) -> dict[str, Any]:
     }  # fmt: skip
     for row in stages.values():
         row |= {f"ratio_{kind}": row[f"plain_{kind}_s"] / row[f"fast_{kind}_s"] for kind in ("wall", "cpu")}
-    return {"stages": stages, "psnr_change_db": quality["fast"] - quality["plain"], "psnr": quality}
+    rates = {form: len(clip) / sum(stages[s][f"{form}_wall_s"] for s in ("lit", "decode")) for form in FORMS}
+    return {
+        "stages": stages,
+        "frames_a_second": rates,
+        "psnr_change_db": quality["fast"] - quality["plain"],
+        "psnr": quality,
+    }
 
 
 def main() -> None:
@@ -133,14 +172,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tau", type=float, default=1.2)
+    parser.add_argument("--weights", help="of mini, in place of those that ship")
+    parser.add_argument("--videos", type=Path, help="a folder of clips to compare the two forms on")
+    parser.add_argument("--every", type=int, default=1, help="take every so manyth of them")
+    parser.add_argument("--keep", type=float, default=0.32)
     a = parser.parse_args()
-    record = {
-        "command": f"python benchmarks/cpu_speed.py --repeats {a.repeats} --tau {a.tau}", "clip": "33x256x256, float32",
-        "cpu": platform.processor() or platform.machine(), "threads": torch.get_num_threads(),
-        "torch": torch.__version__, "load_average": os.getloadavg()[0], **measure(a.repeats, a.tau),
-        "import_s": import_time(), "first": {form: first_call(level) for form, level in FORMS.items()},
-        "video": video_decoding(demo_clip(frames=66, height=256, width=256)),
+    tokenizer = Tokenizer.from_pretrained(device="cpu", weights=a.weights)
+    record: dict[str, Any] = {
+        "command": " ".join(["python benchmarks/cpu_speed.py", *(Path(word).name for word in sys.argv[1:])]),
+        "clip": "33x256x256, float32",
+        "weights": tokenizer.spec.weight_hash, "cpu": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(), "torch": torch.__version__, "load_average": os.getloadavg()[0],
     }  # fmt: skip
+    if a.videos is not None:
+        record |= on_videos(tokenizer, sorted(a.videos.glob("*.mp4"))[:: a.every], a.keep)
+    else:
+        record |= measure(tokenizer, a.repeats, a.tau)
+        record |= {
+            "import_s": import_time(), "first": {form: first_call(level) for form, level in FORMS.items()},
+            "video": video_decoding(demo_clip(frames=66, height=256, width=256)),
+        }  # fmt: skip
     text = json.dumps(record, indent=2)
     if a.out is not None:
         a.out.write_text(text + "\n")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "speed.md"
 BEGIN, END = "<!-- tables of benchmarks/speed_tables.py -->", "<!-- end of tables -->"
 GPU = tuple(f"speed_{run}_h200_2026-11-15.json" for run in ("third", "fourth", "fifth"))  # later stages replace earlier
-CPU = "cpu_speed_2026-11-15.json"
+CPU = max(path.name for path in (ROOT / "benchmarks").glob("cpu_speed_*.json"))  # the latest
 
 
 def tables() -> str:
@@ -128,6 +128,11 @@ def cpu_table(record: dict[str, Any], link: str) -> list[str]:
         f"One clip of {record['clip']} on a CPU, {record['threads']} threads, load {record['load_average']:.1f} "
         f"({link}); seconds. PSNR of the fast form less that of the plain one: "
         f"{record['psnr_change_db']:+.4f} dB."
+        + (
+            f" Fill and decode: {record['frames_a_second']['fast']:.1f} frames a second."
+            if "frames_a_second" in record
+            else ""
+        )
     )
     return [said, table(("stage", "plain", "fast", "ratio"), rows), beginnings(record)]
 

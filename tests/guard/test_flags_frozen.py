@@ -123,7 +123,7 @@ FLAGS: dict[str, set[str]] = {
     | {"--batch", "--path-column", "--caption-column"},
     "bench": SPEECH
     | {"--sizes", "--frames", "--batches", "--paths", "--stages", "--repeats", "--backbone", "--device", "--dtype"}
-    | {"--out", "--force"},
+    | {"--seconds", "--against", "--out", "--force"},
     "export": TRUST
     | SPEECH
     | {"--parts", "--format", "--size", "--frames", "--batch", "--backbone", "--weights", "--force"},

@@ -26,7 +26,8 @@ def test_products_are_off_by_a_hundredth() -> None:
     layer, x = nn.Linear(96, 40), torch.randn(50, 96)
     assert 0 < off(int8.linear(x, int8.packed(layer)), layer(x)) < 0.02
     assert off(int8.linear(x, int8.packed(layer), after="gelu"), F.gelu(layer(x))) < 0.03
-    conv, y = Conv3x3(64, 80), F.silu(torch.randn(2, 64, 9, 13))  # not centred, and with borders
+    conv, y = Conv3x3(64, 80, bits=8).eval(), F.silu(torch.randn(2, 64, 9, 13))  # not centred, and with borders
+    assert off(conv(y, F.silu), F.silu(F.conv2d(y, conv.weight, conv.bias, padding=1))) < 0.02
     assert 0 < off(int8.convolve(y, int8.packed(conv)), F.conv2d(y, conv.weight, conv.bias, padding=1)) < 0.02
 
 
@@ -65,12 +66,12 @@ def test_new_weights_are_packed_anew() -> None:
 
 
 @needs_int8
-def test_only_rough_convolutions_without_gradients_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_convolutions_of_8_bits_without_gradients_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
     conv, x = Conv3x3(64, 64).eval().requires_grad_(False), torch.randn(1, 64, 16, 16)
     want = F.conv2d(x, conv.weight, conv.bias, padding=1)
     with torch.inference_mode():
         assert off(conv(x), want) < 1e-4
-        conv.rough = True
+        conv.bits = 8
         assert off(conv(x), want) > 1e-3
         monkeypatch.setenv("INLAY_FAST", "0")
         assert off(conv(x), want) < 1e-4

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from inlay.fill import Lit, LitConfig, hold, plus
 from inlay.fill.lit import WindowBlock, rope_tables
+from inlay.kernels import windows
 from inlay.kernels.rule import NEEDS
 from inlay.kernels.windows import stretches
 
@@ -56,9 +58,10 @@ def test_the_quick_form_is_the_plain_one(
     lit, (z, keep) = made(CONFIGS[kind]), masked(shape[0], 4, *shape[1:])
     with torch.inference_mode():
         rough = lit(z, keep, 0.3)
-        monkeypatch.setitem(NEEDS, "vnni", (lambda: False, "not here"))
+        for bits in ("vnni", "avx512_bf16"):
+            monkeypatch.setitem(NEEDS, bits, (lambda: False, "not here"))
         quick = lit(z, keep, 0.3)
-        assert (rough - quick).norm() <= 0.03 * (quick - hold(z, keep)).norm(), "8 bits, where this CPU has them"
+        assert (rough - quick).norm() <= 0.03 * (quick - hold(z, keep)).norm(), "8 and 16 bits, where this CPU has them"
         monkeypatch.setenv("INLAY_FAST", "0")
         torch.testing.assert_close(quick, lit(z, keep, 0.3), rtol=1e-4, atol=1e-5)
 
@@ -86,6 +89,49 @@ def test_stretches_hold_every_cell_once() -> None:
             own = torch.arange(size)[s.cells]
             read = own if s.reads is None else own[s.reads]
             assert len(read) == window and torch.equal(read[s.places], own)
+
+
+def some_dropped(dropped: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    z, keep = torch.randn(1, 4, 3, 30, 26), torch.ones(1, 3, 30, 26, dtype=torch.bool)
+    for y, x in dropped:
+        keep[0, 1:, y, x] = False
+    return z, keep
+
+
+@pytest.mark.parametrize("dropped", [[(0, 0)], [(15, 13)], [(29, 25), (2, 20)], [(7, 7), (8, 8)]])
+def test_only_windows_that_dropped_cells_depend_on_are_computed(
+    dropped: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same to the bit as with all windows, in fewer of them."""
+    lit, (z, keep) = made(CONFIGS["plus"]), some_dropped(dropped)
+    counted: list[int] = []
+    attend = windows.attend
+    monkeypatch.setattr(windows, "attend", lambda *args: counted.append(1) or attend(*args))  # type: ignore[func-returns-value]
+    with torch.inference_mode():
+        few = lit(z, keep, 0.3)
+        computed = len(counted)
+        monkeypatch.setattr(windows, "asked_of", lambda blocks, wanted: [None] * len(blocks))
+        whole = lit(z, keep, 0.3)
+    assert 0 < computed < len(counted) - computed
+    assert torch.equal(few, whole)
+    assert not torch.equal(few, hold(z, keep)), "something was filled in"
+
+
+def test_nothing_is_computed_where_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    lit, (z, keep) = made(CONFIGS["plus"]), some_dropped([])
+    monkeypatch.setattr(lit, "run_blocks", lambda *args: pytest.fail("the network ran"))
+    with torch.inference_mode():
+        assert torch.equal(lit(z, keep, 0.3), z)
+
+
+def test_tiles_without_dropped_cells_are_left_out() -> None:
+    lit, (z, keep) = made(replace(CONFIGS["plus"], grid=16)), some_dropped([(1, 1)])
+    grids: list[tuple[int, ...]] = []
+    lit.in_proj.register_forward_hook(lambda module, args, out: grids.append(args[0].shape))
+    with torch.inference_mode():
+        filled = lit(z, keep, 0.3)
+    assert len(grids) == 1, "of 12 tiles"
+    assert torch.equal(torch.where(keep[:, None], filled, 0), torch.where(keep[:, None], z, 0))
 
 
 @needs_triton

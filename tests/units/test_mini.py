@@ -13,6 +13,7 @@ from inlay.backbones import Mini, MiniConfig, load_backbone, tiny
 from inlay.backbones.mini import BlockDCT, shift_time
 from inlay.errors import ConfigError, UsageError
 from inlay.fill import Lit, LitConfig, save_lit
+from inlay.kernels.rule import NEEDS
 from inlay.weightfile import save_weights
 
 
@@ -68,6 +69,70 @@ def test_bfloat16_is_close() -> None:
 def test_shape_of_the_network_is_checked() -> None:
     with pytest.raises(ConfigError, match="shift is the share"):
         MiniConfig(shift=0.8)
+
+
+@pytest.mark.parametrize("half", ["encode", "decode"])
+def test_slots_that_repeat_are_copied_and_are_the_same_to_the_bit(half: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A still video, one that changes and is still again, one corner that changes: copies only where nothing is new."""
+    mini = load_backbone("mini-untrained")
+    calls = {"encode": (3, 4, 3), "decode": (16, 1, 0)}
+    channels, frames, missing = calls[half]
+    torch.manual_seed(0)
+    a, b = (torch.rand(1, channels, 1, 16, 24) * 2 - 1 for _ in range(2))
+    corner = b.clone()
+    corner[..., -1, -1] += 0.01
+    slots = [a] * 3 + [b] * 8 + [corner] * 2
+    x = torch.cat([slot.expand(-1, -1, frames, -1, -1) for slot in slots], 2)[:, :, missing:]
+    network = mini.encoder if half == "encode" else mini.decoder
+    runs: list[int] = []
+    network.register_forward_hook(lambda *_: runs.append(1))
+    with torch.inference_mode():
+        quick, state = getattr(mini, f"{half}_next")(x, None)
+        computed = len(runs)
+        monkeypatch.setenv("INLAY_FAST", "0")
+        plain, plain_state = getattr(mini, f"{half}_next")(x, None)
+    assert len(runs) - computed == len(slots), "the plain form computes every slot"
+    assert computed < len(slots)
+    assert torch.equal(quick, plain)
+    assert all(torch.equal(*pair) for pair in zip(state, plain_state, strict=True))
+    assert not torch.equal(plain[:, :, -1], plain[:, :, -1 - 8 // frames]), "the corner is seen"
+
+
+def test_how_far_the_decoder_sees() -> None:
+    """A changed cell reaches as far as docs/speed.md says, in space and in time, and never further."""
+    mini = load_backbone("mini-untrained")
+    coarse, fine = mini.config.decoder_blocks
+    cells, slots = 1 + 2 * coarse + (2 * fine + 1) / 2, coarse + fine
+    z = torch.randn(1, 16, slots + 4, 24, 24)
+    changed = z.clone()
+    changed[:, :, 1, 12, 12] += 1
+    with torch.inference_mode():
+        moved = (mini.decode(changed) != mini.decode(z)).any(1)[0]  # [T, H, W]
+    rows = moved.any(0).any(1).nonzero().flatten()
+    assert int(rows.min()) >= (12 - cells) * 8 and int(rows.max()) < (13 + cells) * 8
+    assert int(rows.min()) < (13 - cells) * 8, "as far as that"
+    frames = moved.any(2).any(1).nonzero().flatten()
+    assert int(frames.min()) >= 1 and int(frames.max()) <= 4 * (1 + slots), "slot 0 is one frame"
+    assert int(frames.max()) > 4 * slots
+
+
+def test_the_last_convolution_gives_pixels_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With float32 everywhere the quick decoder is the plain one to rounding."""
+    torch.manual_seed(0)
+    mini = Mini(MiniConfig(decoder_coarse=32, decoder_fine=64, decoder_blocks=(1, 1))).eval().requires_grad_(False)
+    for p in mini.parameters():
+        p.add_(0.02 * torch.randn_like(p))
+    z = torch.randn(1, 16, 3, 8, 12)
+    for need in ("vnni", "avx512_bf16"):
+        monkeypatch.setitem(NEEDS, need, (lambda: False, "not here"))
+    runs: list[int] = []
+    mini.decoder.conv_out.register_forward_hook(lambda *_: runs.append(1))
+    with torch.inference_mode():
+        quick = mini.decode(z)
+        assert not runs, "its kernels were taken, not the layer"
+        monkeypatch.setenv("INLAY_FAST", "0")
+        torch.testing.assert_close(quick, mini.decode(z), rtol=1e-4, atol=1e-4 * float(quick.abs().max()))
+    assert len(runs) == 3
 
 
 def test_slots_together_and_one_by_one_agree() -> None:

@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from inlay.kernels.winograd import Conv3x3, transform_weights, winograd
+from inlay.kernels import bf16, rule
+from inlay.kernels.prepared import prepared
+from inlay.kernels.winograd import Conv3x3, kernels_of, transform_weights, winograd
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (2, 9, 14), (1, 33, 8), (3, 16, 130)])
@@ -62,3 +64,62 @@ def test_weights_made_in_inference_mode_work() -> None:
     with torch.inference_mode():
         conv, x = ready(), torch.randn(1, 64, 12, 12)
         torch.testing.assert_close(conv(x), F.conv2d(x, conv.weight, conv.bias, padding=1), rtol=1e-3, atol=1e-4)
+
+
+needs_bf16 = pytest.mark.skipif(not bf16.is_here(), reason="this CPU has no bfloat16 instructions")
+
+
+@needs_bf16
+def test_fewer_bits_are_taken_where_they_are_allowed_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x = ready(), torch.randn(1, 64, 12, 12)
+    want = F.conv2d(x, conv.weight, conv.bias, padding=1)
+
+    def off() -> float:
+        return float((conv(x) - want).norm() / want.norm())
+
+    conv.bits = 16
+    with torch.inference_mode():
+        assert 1e-3 < off() < 5e-3
+        monkeypatch.setitem(rule.NEEDS, "avx512_bf16", (lambda: False, "not here"))
+        assert off() < 1e-5, "the quick convolution instead"
+        monkeypatch.undo()
+        monkeypatch.setenv("INLAY_FAST", "0")
+        assert off() == 0
+        monkeypatch.undo()
+    assert off() < 1e-5, "gradients may be wanted"
+
+
+@needs_bf16
+@torch.inference_mode()
+def test_16_bits_do_not_depend_on_threads_or_company() -> None:
+    conv, x = ready(), torch.randn(3, 64, 33, 24).contiguous(memory_format=torch.channels_last)
+    conv.bits = 16
+    threads = torch.get_num_threads()
+    try:
+        answers = []
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            answers.append(conv(x))
+        assert torch.equal(*answers)
+        assert torch.equal(answers[0][1:2], conv(x[1:2]))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_bf16
+@torch.inference_mode()
+def test_attention_in_16_bits() -> None:
+    q, k, v = (torch.randn(4, n, 32) for n in (20, 50, 50))
+    want = F.scaled_dot_product_attention(q, k, v)
+    assert 0 < float((bf16.attention(q, k, v) - want).norm() / want.norm()) < 0.01
+
+
+def test_prepared_weights_follow_their_layer() -> None:
+    conv = ready()
+    first = prepared(conv, kernels_of)
+    assert prepared(conv, kernels_of) is first
+    conv.weight.mul_(2)
+    assert torch.equal(prepared(conv, kernels_of), 2 * first)
+    second = prepared(conv, kernels_of)
+    conv.bias.zero_()  # type: ignore[union-attr]
+    assert prepared(conv, kernels_of) is not second, "a bias may be part of what is made"

@@ -27,7 +27,9 @@ from torch import Tensor, nn
 
 from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
 from inlay.errors import ConfigError, UsageError
-from inlay.kernels.winograd import Conv3x3
+from inlay.kernels.prepared import prepared
+from inlay.kernels.still import Call, repeats
+from inlay.kernels.winograd import Bits, Conv3x3, transform_weights, winograd
 from inlay.weightfile import fill_module, load_weights
 
 TIME, SPACE, FOLD = 4, 4, 2  # frames a slot, pixels a block side at the first stage, and once more
@@ -117,9 +119,17 @@ class Mini(nn.Module):
         """All slots at once, or each on its own where bits must not depend on how many come together."""
         if self.training or x.device.type != "cpu":
             return half(x, state)
-        parts = []
+        if len(x) > 1:
+            states = [None if state is None else [s[i, None] for s in state] for i in range(len(x))]
+            clips = [self.run(half, clip, own, stride=stride) for clip, own in zip(x.split(1), states, strict=True)]
+            after = [torch.cat(rows) for rows in zip(*[own for _, own in clips], strict=True)]
+            return torch.cat([y for y, _ in clips]), after
+        parts: list[Tensor] = []
+        before: Call | None = None
         for slot in x.split(stride, dim=2):
-            part, state = half(slot, state)
+            if before is None or not repeats((slot, state), before):
+                before = slot, state
+                part, state = half(slot, state)
             parts.append(part)
         assert state is not None, "there is at least one slot"
         return torch.cat(parts, dim=2), state
@@ -154,9 +164,11 @@ class MiniDecoder(nn.Module):
         super().__init__()
         coarse, fine = c.decoder_blocks
         self.conv_in = Conv3x3(c.channels, c.decoder_coarse)
-        self.coarse = nn.ModuleList([Block(c.decoder_coarse, shift=c.shift, rough=True) for _ in range(coarse)])
+        self.coarse = nn.ModuleList([Block(c.decoder_coarse, shift=c.shift, bits=(8, 8)) for _ in range(coarse)])
         self.up = Conv1x1(c.decoder_coarse, c.decoder_fine * FOLD**2, 1)
-        self.fine = nn.ModuleList([Block(c.decoder_fine, shift=c.shift) for _ in range(fine)])
+        self.fine = nn.ModuleList([
+            Block(c.decoder_fine, shift=c.shift, bits=(16 if i == fine - 1 else 8, 16)) for i in range(fine)
+        ])  # fmt: skip
         self.norm_out = ChannelNorm(c.decoder_fine)
         self.conv_out = Conv3x3(c.decoder_fine, PATCH)
         self.patch = BlockDCT()
@@ -169,7 +181,20 @@ class MiniDecoder(nn.Module):
         y = run_blocks(self.coarse, y, T, past, after)
         y = F.pixel_shuffle(self.up(y), FOLD)
         y = run_blocks(self.fine, y, T, past, after)
-        return self.patch.inverse(self.conv_out(self.norm_out(y)), T), after
+        y = self.norm_out(y)
+        if self.conv_out.is_quick(y, "winograd"):
+            blocks_NHWC = winograd(y.permute(0, 2, 3, 1), *prepared(self.conv_out, block_kernels))
+            return self.patch.arrange(blocks_NHWC, T), after
+        return self.patch.inverse(self.conv_out(y), T), after
+
+
+def block_kernels(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """Kernels and bias of a quick convolution that gives pixels where `conv` gives their transform."""
+    basis, scale = _block_dct()
+    back = (basis * scale[:, None]).t().double()
+    assert conv.bias is not None, "mini's convolutions have one"
+    weight = torch.einsum("po,ochw->pchw", back, conv.weight.detach().double())
+    return transform_weights(weight), (back @ conv.bias.detach().double()).float()
 
 
 class Conv1x1(nn.Conv2d):
@@ -185,12 +210,12 @@ class Conv1x1(nn.Conv2d):
 class Block(nn.Module):
     """norm, (shift,) conv, SiLU, conv, added to its input; starts as the identity."""
 
-    def __init__(self, width: int, *, shift: float, rough: bool = False) -> None:
+    def __init__(self, width: int, *, shift: float, bits: tuple[Bits, Bits] = (32, 32)) -> None:
         super().__init__()
         self.shifted = int(width * shift)
         self.norm = ChannelNorm(width)
-        self.conv1 = Conv3x3(width, width, rough=rough)
-        self.conv2 = Conv3x3(width, width, rough=rough)
+        self.conv1 = Conv3x3(width, width, bits=bits[0])
+        self.conv2 = Conv3x3(width, width, bits=bits[1])
         nn.init.zeros_(self.conv2.weight)
         nn.init.zeros_(self.conv2.bias)  # type: ignore[arg-type]
 
@@ -198,7 +223,7 @@ class Block(nn.Module):
         h, last = self.norm(y), None
         if self.shifted:
             h, last = shift_time(h, T, self.shifted, past)
-        return y + self.conv2(silu(self.conv1(h))), last
+        return y + self.conv2(self.conv1(h, silu)), last
 
 
 def silu(y_NCHW: Tensor) -> Tensor:
@@ -276,7 +301,12 @@ class BlockDCT(nn.Module):
 
     def inverse(self, y: Tensor, T: int) -> Tensor:
         weight = (self.basis * self.scale[:, None]).t().to(y.dtype)
-        p = F.linear(y.permute(0, 2, 3, 1), weight)
+        return self.arrange(F.linear(y.permute(0, 2, 3, 1), weight), T)
+
+    @staticmethod
+    def arrange(blocks_NHWC: Tensor, T: int) -> Tensor:
+        """Blocks of pixels at their places in the video."""
+        p = blocks_NHWC
         _, H, W, _ = p.shape
         p = p.reshape(-1, T, H, W, 3, TIME, SPACE, SPACE).permute(0, 4, 1, 5, 2, 6, 3, 7)
         return p.reshape(p.shape[0], 3, T * TIME, H * SPACE, W * SPACE)

@@ -169,15 +169,18 @@ class PlusLit(Lit):
         if len(z_BCTHW) > 1 and may_run("int8", tensors=(z_BCTHW,)):  # a clip is to be the same in any company
             clips = zip(z_BCTHW.split(1), keep_BTHW.split(1), tau_B.split(1), strict=True)
             return torch.cat([self.inlay(*clip) for clip in clips])
+        dropped_HW = ~keep_BTHW.all(1).all(0) if may_run("windows", tensors=(z_BCTHW,)) else None
+        if dropped_HW is not None and not dropped_HW.any():
+            return z_BCTHW
         held = hold(z_BCTHW, keep_BTHW)
         h_BTHWD = self.in_proj(self.features(z_BCTHW, held, keep_BTHW, tau_B))
-        h_BTHWD = self.run_blocks(h_BTHWD)
+        h_BTHWD = self.run_blocks(h_BTHWD, dropped_HW)
         change = self.out_proj(h_BTHWD).permute(0, 4, 1, 2, 3)
         change = change * self.latent_std.to(change.dtype).view(1, -1, 1, 1, 1)
         return held + change.to(held.dtype)
 
-    def run_blocks(self, h_BTHWD: Tensor) -> Tensor:
-        """All blocks and the last norm, by the kernels where they may run."""
+    def run_blocks(self, h_BTHWD: Tensor, wanted_HW: Tensor | None = None) -> Tensor:
+        """All blocks and the last norm, by the kernels where they may run; a CPU computes what `wanted` depends on."""
         c, T = self.config, h_BTHWD.shape[1]
         E = c.width // c.heads
         sizes, parts = (T, c.window, c.window), (E // 4, 3 * E // 8, 3 * E // 8)
@@ -187,8 +190,10 @@ class PlusLit(Lit):
                 self.tables[key] = rope_tables(sizes, parts, h_BTHWD.float())
             return kernels.window_blocks(self.blocks, self.norm_out, h_BTHWD, self.tables[key])
         rope = rope_tables(sizes, parts, h_BTHWD)
-        for block in self.blocks:
-            h_BTHWD = block(h_BTHWD, rope)
+        blocks = [block for block in self.blocks if isinstance(block, WindowBlock)]
+        asked = [None] * len(blocks) if wanted_HW is None else windows.asked_of(blocks, wanted_HW)
+        for block, asked_HW in zip(blocks, asked, strict=True):
+            h_BTHWD = block(h_BTHWD, rope, asked_HW)
         return self.norm_out(h_BTHWD)
 
     def features(self, z_BCTHW: Tensor, held: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
@@ -243,9 +248,9 @@ class WindowBlock(nn.Module):
         self.qkv, self.proj = nn.Linear(D, 3 * D), nn.Linear(D, D)
         self.up, self.down = nn.Linear(D, config.expansion * D), nn.Linear(config.expansion * D, D)
 
-    def forward(self, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor], asked_HW: Tensor | None = None) -> Tensor:
         if may_run("windows", tensors=(h_BTHWD,)):
-            return windows.window_block(self, h_BTHWD, rope)
+            return windows.window_block(self, h_BTHWD, rope, asked_HW)
         return self.whole(h_BTHWD, rope)
 
     def whole(self, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from inlay.kernels.prepared import prepared
 
 LEVELS = 253  # steps between the ends of a range: of 255, one for rounding at either end
 CLOSE = 0.05  # how far off the trial may be; a CPU that saturates, or a library that changed, is further
@@ -29,9 +31,6 @@ class PackedWeights:
     bias_O: Tensor | None
 
 
-PACKED: WeakKeyDictionary[nn.Module, tuple[object, PackedWeights]] = WeakKeyDictionary()
-
-
 @cache
 def is_here() -> bool:
     """Whether this CPU has the instructions and this torch the operations, tried once on small numbers."""
@@ -43,21 +42,21 @@ def is_here() -> bool:
     try:
         with torch.inference_mode():
             line = linear(x, pack_linear(w, None))
-            picture = convolve(image, pack_conv(kernels, None))
+            picture = convolve(image, pack_conv(kernels, None), after="swish")
     except (RuntimeError, AttributeError, TypeError, NotImplementedError):  # operations of another torch
         return False
-    pairs = ((line, x @ w.t()), (picture, nn.functional.conv2d(image, kernels, padding=1)))
+    pairs = ((line, x @ w.t()), (picture, silu(nn.functional.conv2d(image, kernels, padding=1))))
     return all(float((got - want).norm()) < CLOSE * float(want.norm()) for got, want in pairs)
 
 
 def packed(layer: nn.Linear | nn.Conv2d) -> PackedWeights:
-    """The weights of a layer in 8 bits, made once for weights that stay as they are."""
-    w = layer.weight
-    mark = (w.data_ptr(), None if w.is_inference() else w._version)
-    if layer not in PACKED or PACKED[layer][0] != mark:
-        pack = pack_linear if isinstance(layer, nn.Linear) else pack_conv
-        PACKED[layer] = (mark, pack(w, layer.bias))
-    return PACKED[layer][1]
+    """The weights of a layer in 8 bits."""
+    return prepared(layer, pack)
+
+
+def pack(layer: nn.Linear | nn.Conv2d) -> PackedWeights:
+    make = pack_linear if isinstance(layer, nn.Linear) else pack_conv
+    return make(layer.weight, layer.bias)
 
 
 def pack_linear(weight_OC: Tensor, bias_O: Tensor | None) -> PackedWeights:
@@ -86,35 +85,38 @@ def in_8_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def linear(x_NC: Tensor, packed: PackedWeights, *, after: str = "none") -> Tensor:
     """[N, O]; `after` may be gelu."""
-    x, scale, zero = in_range(x_NC)
+    return multiply(*in_range(x_NC), packed, after=after)
+
+
+def multiply(x_NC: Tensor, step: float, zero: int, packed: PackedWeights, *, after: str = "none") -> Tensor:
+    """`linear` of numbers that are whole already."""
     return torch.ops.onednn.qlinear_pointwise(
-        x, scale, zero, packed.weight, packed.scales_O, packed.zeros_O, packed.bias_O, 1.0, 0, torch.float32,
+        x_NC, step, zero, packed.weight, packed.scales_O, packed.zeros_O, packed.bias_O, 1.0, 0, torch.float32,
         after, [], "none" if after == "gelu" else "",
     )  # fmt: skip
 
 
-def convolve(x_NCHW: Tensor, packed: PackedWeights) -> Tensor:
-    """[N, O, H, W] with channels last in memory; each image has a range of its own."""
-    return (
-        torch.cat([convolve_one(image, packed) for image in x_NCHW.split(1)])
-        if len(x_NCHW) > 1
-        else (convolve_one(x_NCHW, packed))
-    )
+def convolve(x_NCHW: Tensor, packed: PackedWeights, *, after: str = "none") -> Tensor:
+    """[N, O, H, W] with channels last in memory; each image has a range of its own. `after` may be swish, or SiLU."""
+    images = [convolve_one(image, packed, after) for image in x_NCHW.split(1)]
+    return torch.cat(images) if len(images) > 1 else images[0]
 
 
-def convolve_one(x_1CHW: Tensor, packed: PackedWeights) -> Tensor:
+def convolve_one(x_1CHW: Tensor, packed: PackedWeights, after: str) -> Tensor:
     x, scale, zero = in_range(x_1CHW)
     one = [1, 1]
     return torch.ops.onednn.qconv2d_pointwise(
         x, scale, zero, packed.weight, packed.scales_O, packed.zeros_O, packed.bias_O, one, one, one, 1, 1.0, 0,
-        torch.float32, "none", [], "",
+        torch.float32, after, [], "",
     )  # fmt: skip
 
 
 def in_range(x: Tensor) -> tuple[Tensor, float, int]:
     """Whole numbers from 0 to 255, the step between them, and the one that stands for zero."""
-    low, high = (float(end) for end in torch.aminmax(x))
+    in_order = x.permute(0, 2, 3, 1) if x.dim() == 4 else x  # pictures have channels last, and copying them is dear
+    low, high = (float(end) for end in torch.aminmax(in_order))
     low, high = min(low, 0.0), max(high, 0.0)  # zero must be among them: it is what borders are made of
     step = max((high - low) / LEVELS, 1e-12)
     zero = round(-low / step) + 1  # never 0: weights are packed for a zero elsewhere
-    return torch.add(torch.tensor(zero + 0.5), x, alpha=1 / step).to(torch.uint8), step, zero
+    lifted = torch.add(torch.tensor(zero + 0.5), x, alpha=1 / step)
+    return lifted.to(torch.int16).to(torch.uint8), step, zero  # straight to uint8 takes thrice as long

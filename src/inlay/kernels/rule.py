@@ -14,10 +14,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from inlay.kernels import int8
+from inlay.kernels import bf16, int8
 from inlay.kernels.switch import compiles, has_triton, is_on
 
-Name = Literal["winograd", "windows", "int8", "pixels", "scan", "cuts", "lit", "graphs", "compiled"]
+Name = Literal[
+    "winograd", "windows", "int8", "bf16", "still", "pixels", "scan", "cuts", "lit", "graphs", "compiled"
+]  # fmt: skip
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -37,9 +39,14 @@ PATHS: dict[Name, FastPath] = {
     "winograd": FastPath(title="quick convolutions", device="cpu", dtypes=(torch.float32,), inference=False),
     "windows": FastPath(title="LIT window by window", device="cpu"),
     "int8": FastPath(
-        title="8-bit products of LIT and the coarse decoder",
+        title="8-bit products of LIT and the first part of the decoder",
         device="cpu", dtypes=(torch.float32,), needs=("on", "vnni"),
     ),
+    "bf16": FastPath(
+        title="16-bit products of LIT's attention and the last part of the decoder",
+        device="cpu", dtypes=(torch.float32,), needs=("on", "avx512_bf16"),
+    ),
+    "still": FastPath(title="slots that repeat are copied", device="cpu"),
     "pixels": FastPath(
         title="pixel kernels",
         device="cuda", dtypes=(torch.uint8, torch.float32, *HALF), needs=("on", "cuda", "triton"), inference=False,
@@ -63,6 +70,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {  # name -> whether it is me
     "cuda": (torch.cuda.is_available, "no CUDA device"),
     "triton": (has_triton, "triton is not installed"),
     "vnni": (int8.is_here, "this CPU has no VNNI"),
+    "avx512_bf16": (bf16.is_here, "this CPU has no bfloat16 instructions"),
 }
 
 

@@ -9,7 +9,7 @@ Legend: B batch, T slots, H W grid, D width, L tokens in one attention, E head s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.kernels import int8
+from inlay.kernels import bf16, int8
 from inlay.kernels.rule import may_run
 
 AT_ONCE = 1024  # tokens of axial attention that run together
@@ -58,8 +58,27 @@ def stretches(size: int, window: int, offset: int) -> list[Stretch]:
     return found
 
 
-def window_block(block: WindowLayers, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """What `WindowBlock.whole` gives, to rounding."""
+def asked_of(blocks: Sequence[WindowLayers], wanted_HW: Tensor) -> list[Tensor]:
+    """[H, W] for each block: cells in windows that the wanted cells of the last one depend on.
+
+    A window reads its own cells, and the convolution before it one more on every side. The rest may stay uncomputed:
+    what is wanted is the same to the bit.
+    """
+    found: list[Tensor] = []
+    for block in reversed(blocks):
+        asked = torch.zeros_like(wanted_HW)
+        for y in stretches(wanted_HW.shape[0], block.window, block.offset):
+            for x in stretches(wanted_HW.shape[1], block.window, block.offset):
+                asked[y.cells, x.cells] = wanted_HW[y.cells, x.cells].any()
+        found.append(asked)
+        wanted_HW = F.max_pool2d(asked.float()[None], 3, stride=1, padding=1)[0] > 0
+    return found[::-1]
+
+
+def window_block(
+    block: WindowLayers, h_BTHWD: Tensor, rope: tuple[Tensor, Tensor], asked_HW: Tensor | None = None
+) -> Tensor:
+    """What `WindowBlock.whole` gives, to rounding; windows that are not asked for hold no answer."""
     B, T, H, W, D = h_BTHWD.shape
     s = block.window
     near = block.near(h_BTHWD.flatten(0, 1).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -67,6 +86,8 @@ def window_block(block: WindowLayers, h_BTHWD: Tensor, rope: tuple[Tensor, Tenso
     tables = tuple(table.view(T, s, s, -1) for table in rope)
     for y in stretches(H, s, block.offset):
         for x in stretches(W, s, block.offset):
+            if asked_HW is not None and not asked_HW[y.cells, x.cells].any():
+                continue
             place = h_BTHWD[:, :, y.cells, x.cells]
             own = place.reshape(B, -1, D)
             qkv = product(block.norm1(own), block.qkv).view(*place.shape[:4], 3, block.heads, -1)
@@ -92,7 +113,15 @@ def attend(qkv_BTHW3nE: Tensor, y: Stretch, x: Stretch, tables: tuple[Tensor, ..
     cos, sin = tables
     q = turned(q, cos[:, y.places, x.places], sin[:, y.places, x.places])
     k, v = turned(k, cos, sin), v.flatten(1, 3).transpose(1, 2)  # each [B, heads, L, E]
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    return scored(q, k, v).transpose(1, 2).flatten(2)
+
+
+def scored(q_BnLE: Tensor, k_BnME: Tensor, v_BnME: Tensor) -> Tensor:
+    """The attention itself; with 16 bits where the CPU has instructions for it."""
+    if may_run("bf16", tensors=(q_BnLE,)):
+        told = bf16.attention(q_BnLE.flatten(0, 1), k_BnME.flatten(0, 1), v_BnME.flatten(0, 1))
+        return told.view_as(q_BnLE)
+    return F.scaled_dot_product_attention(q_BnLE, k_BnME, v_BnME)
 
 
 def turned(x_BTHWnE: Tensor, cos_THWe: Tensor, sin_THWe: Tensor) -> Tensor:

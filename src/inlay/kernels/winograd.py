@@ -4,18 +4,22 @@
     tiles of 6x6 ── B'dB ──► 36 matrix products [tiles, C] x [C, O] ── A'mA ──► tiles of 4x4
 
 The library convolution runs near the CPU's peak, so only fewer operations can beat it. Rounding differs by about
-4e-6 of the result. Convolutions marked `rough` run in 8 bits instead where the CPU has instructions for that, in half
-the time.
+4e-6 of the result. Convolutions that may be rounded to fewer bits run in 16 or 8 instead where the CPU has instructions
+for that: in three quarters or half of the time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.kernels import int8
-from inlay.kernels.rule import may_run
+from inlay.kernels import bf16, int8
+from inlay.kernels.prepared import prepared
+from inlay.kernels.rule import Name, may_run
 
 TILE, READ = 4, 6  # outputs and inputs a side of one tile
 AT_ONCE = 64  # tiles transformed together: few enough to stay in the cache, enough for a good matrix product
@@ -29,34 +33,47 @@ INPUT = torch.kron(torch.tensor(_B, dtype=torch.float32), torch.tensor(_B, dtype
 OUTPUT = torch.kron(torch.tensor(_A, dtype=torch.float32), torch.tensor(_A, dtype=torch.float32))  # [16, 36]
 
 
+Bits = Literal[32, 16, 8]
+
+
 class Conv3x3(nn.Conv2d):
-    """3x3 with a border of one; its parameters are those of nn.Conv2d."""
+    """3x3 with a border of one; its parameters are those of nn.Conv2d.
 
-    def __init__(self, channels: int, outputs: int, *, rough: bool = False) -> None:
+    Args:
+        bits: the fewest that factors may be rounded to without a trace in what becomes of the answer.
+    """
+
+    def __init__(self, channels: int, outputs: int, *, bits: Bits = 32) -> None:
         super().__init__(channels, outputs, 3, padding=1)
-        self._kernels: tuple[object, Tensor] | None = None
-        self.rough = rough  # whether an error of 1 % does not show in what becomes of the answer
+        self.bits = bits
 
-    def forward(self, x_NCHW: Tensor) -> Tensor:
-        tensors = (x_NCHW, self.weight) if self.bias is None else (x_NCHW, self.weight, self.bias)
-        if not self.gains(x_NCHW) or not may_run("winograd", tensors=tensors):
+    def forward(self, x_NCHW: Tensor, silu: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The convolution, or `silu` of it, which in 8 bits is part of the product."""
+        if self.bits == 8 and self.is_quick(x_NCHW, "int8"):
+            return int8.convolve(x_NCHW, int8.packed(self), after="none" if silu is None else "swish")
+        y_NCHW = self.convolved(x_NCHW)
+        return y_NCHW if silu is None else silu(y_NCHW)
+
+    def convolved(self, x_NCHW: Tensor) -> Tensor:
+        if not self.is_quick(x_NCHW, "winograd"):
             return super().forward(x_NCHW)
-        if self.rough and may_run("int8", tensors=tensors):
-            return int8.convolve(x_NCHW, int8.packed(self))
-        return winograd(x_NCHW.permute(0, 2, 3, 1), self.kernels(), self.bias).permute(0, 3, 1, 2)
+        if self.bits <= 16 and self.is_quick(x_NCHW, "bf16"):
+            return bf16.convolve(x_NCHW, self)
+        return winograd(x_NCHW.permute(0, 2, 3, 1), prepared(self, kernels_of), self.bias).permute(0, 3, 1, 2)
+
+    def is_quick(self, x_NCHW: Tensor, name: Name) -> bool:
+        tensors = (x_NCHW, self.weight) if self.bias is None else (x_NCHW, self.weight, self.bias)
+        return self.gains(x_NCHW) and may_run(name, tensors=tensors)
 
     def gains(self, x_NCHW: Tensor) -> bool:
         """Whether weights stay as they are, and channels and picture are large enough to be quicker."""
         wide = min(self.in_channels, self.out_channels) >= NARROWEST
         return not self.training and wide and min(x_NCHW.shape[2:]) >= 2 * TILE
 
-    def kernels(self) -> Tensor:
-        """[36, C, O]: the transformed weights, made once for weights that stay as they are."""
-        w = self.weight
-        mark = (w.data_ptr(), None if w.is_inference() else w._version)
-        if self._kernels is None or self._kernels[0] != mark:
-            self._kernels = (mark, transform_weights(w.detach()))
-        return self._kernels[1]
+
+def kernels_of(conv: nn.Conv2d) -> Tensor:
+    """[36, C, O]: the transformed weights."""
+    return transform_weights(conv.weight.detach())
 
 
 def transform_weights(w_OCHW: Tensor) -> Tensor:

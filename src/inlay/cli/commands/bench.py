@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,6 +34,12 @@ def bench(
     ] = "mini",
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", help="For all timed calls together; each is made at least twice.")
+    ] = 90.0,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="FILE", help="An earlier record to show the times of.")
+    ] = None,
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Also write the record here.")] = None,
     force: options.Force = False,
     screen: Screen,
@@ -40,19 +47,23 @@ def bench(
     """Time every stage on this machine.
 
     Eager and fast paths in one run, with operations, achieved rate, memory and the least time the machine would need.
+    About two minutes.
     """
     if out is not None:
         paths.output(out, force=force, what="a record", suffixes=(".json",))
-    from inlay.research.bench import BenchConfig, table
+    from inlay.research.bench import BenchConfig, compare, read_record, table
     from inlay.research.bench import bench as run
     from inlay.research.bench.config import names, numbers
 
+    before = None if against is None else read_record(Path(against))  # first: it may be the file that is written
     config = BenchConfig(
         backbone=backbone, device=device, dtype=dtype, repeats=repeats, sizes=names(sizes),
         frames=numbers(frames, "--frames"), batches=numbers(batches, "--batches"), paths=names(paths_),
-        stages=names(stages),
+        stages=names(stages), seconds=seconds,
     )  # fmt: skip
     record = run(config, note=lambda text: None if screen.json else screen.note(text))
+    if before is not None:
+        compare(record, before, str(against))
     if out is not None:
         write_atomic(out, (json.dumps(plain(record), indent=2) + "\n").encode())
     screen.show(record, [("", line) for line in table(record).splitlines()])

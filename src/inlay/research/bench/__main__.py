@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import InlayError, UsageError
+from inlay.research.bench.before import compare, read_record
 from inlay.research.bench.config import BenchConfig, names, numbers
 from inlay.research.bench.run import bench, table
 
@@ -30,18 +31,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--repeats", type=int, default=BenchConfig.repeats)
+    parser.add_argument("--seconds", type=float, default=BenchConfig.seconds)
     for name in LISTS:
         default = [str(value) for value in getattr(BenchConfig, name)]
         parser.add_argument(f"--{name}", nargs="+", default=default, help="with commas or spaces between")
+    parser.add_argument("--against", type=Path)
     parser.add_argument("--out", type=Path)
     a: dict[str, Any] = vars(parser.parse_args(argv))
-    out = a.pop("out")
+    out, against = a.pop("out"), a.pop("against")
     try:
         check_out(out)
+        before = None if against is None else read_record(against)
         lists = {name: ",".join(a[name]) for name in LISTS}
         counts = {name: numbers(lists.pop(name), f"--{name}") for name in ("frames", "batches")}
         config = BenchConfig(**{**a, **counts, **{name: names(text) for name, text in lists.items()}})
         record = bench(config, note=lambda line: print(line, file=sys.stderr))  # noqa: T201
+        if before is not None:
+            compare(record, before, str(against))
     except InlayError as error:
         sys.stderr.write(f"inlay: {error}\n")
         return error.exit_code

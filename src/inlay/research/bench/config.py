@@ -28,6 +28,7 @@ class BenchConfig:
     keep: float = 0.32  # share of cells that the threshold is set to keep
     repeats: int = 5
     warmup: int = 2
+    seconds: float = 90.0  # for all timed calls together; each is made at least twice all the same
 
     def __post_init__(self) -> None:
         for name in ("sizes", "paths", "stages"):
@@ -49,6 +50,8 @@ class BenchConfig:
             )
         if self.repeats < 1 or self.warmup < 0:
             raise ConfigError(f"repeats are at least 1, warm-ups at least 0; got {self.repeats}, {self.warmup}")
+        if not self.seconds > 0:
+            raise ConfigError(f"seconds are more than 0; got {self.seconds}", about="seconds")
         if not 0 < self.keep <= 1:
             raise ConfigError(f"keep is a share of the cells, in (0, 1]; got {self.keep}")
 

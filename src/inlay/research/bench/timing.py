@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from inlay.kernels import int8
+from inlay.kernels.rule import why_not
 from inlay.kernels.switch import at_level
 
 SWEPT = 2**31  # bytes; about half a millisecond of writing, longer than it takes to launch a few kernels
+FEWER = 4  # times: operations of a 3x3 convolution over those of its quick form
+TRIES = 40  # calls of which the quickest counts
 # name within the device's -> dense TFLOP/s of bfloat16 matrices, TFLOP/s of plain float32, TB/s of memory
 SHEET: dict[str, tuple[float, float, float]] = {
     "H200": (989, 67, 4.8),
@@ -30,19 +35,32 @@ SHEET: dict[str, tuple[float, float, float]] = {
 
 
 def timed(
-    call: Callable[[], Any], device: torch.device, *, repeats: int, warmup: int, queued: bool = False
+    call: Callable[[], Any],
+    device: torch.device,
+    *,
+    repeats: int,
+    warmup: int,
+    queued: bool = False,
+    seconds: float = math.inf,
 ) -> dict[str, float]:
     """Milliseconds of one call: median and quickest; on a CPU also of all its threads together.
+
+    After `seconds` nothing more is begun but what a number needs: one call to warm up and one that is timed.
 
     A GPU starts idle and with a warm cache, so the time until the host has launched the work counts, as it does for
     who waits; `queued`: it is busy until all is launched, and its cache is cold, so that its own time alone counts.
     """
-    for _ in range(warmup):
-        call()
+    until = time.perf_counter() + seconds
+    for n in range(warmup):
+        if n == 0 or time.perf_counter() < until:
+            call()
     if device.type == "cuda":
         return on_cuda(call, repeats, queued=queued)
-    wall, cpu = [], []
-    for _ in range(repeats):
+    wall: list[float] = []
+    cpu: list[float] = []
+    for n in range(repeats):
+        if n and time.perf_counter() >= until:
+            break
         begin, busy = time.perf_counter(), time.process_time()
         call()
         wall.append((time.perf_counter() - begin) * 1e3)
@@ -96,15 +114,23 @@ def tensor_bytes(*tensors: Tensor) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """Ceilings of one device for one arithmetic."""
+    """Ceilings of one device: what no stage on it can exceed."""
 
-    flops: float  # a second
+    flops: float  # a second, products and additions one by one
+    quick: float  # a second, as counted for the plain form, where an algorithm does with fewer or with fewer bits
     bytes: float  # a second
     source: str
 
-    def floor_ms(self, flops: float, moved: float) -> float:
+    def floor_ms(self, flops: float, moved: float, *, quick: bool = False) -> float:
         """No program that does this work and moves these bytes is quicker."""
-        return max(flops / self.flops, moved / self.bytes) * 1e3
+        return max(flops / (self.quick if quick else self.flops), moved / self.bytes) * 1e3
+
+    def over(self, other: Peaks) -> Peaks:
+        """The higher of each: of two measurements the slower one was disturbed."""
+        return replace(
+            self, flops=max(self.flops, other.flops), quick=max(self.quick, other.quick),
+            bytes=max(self.bytes, other.bytes),
+        )  # fmt: skip
 
 
 def sheet(name: str, dtype: torch.dtype) -> Peaks | None:
@@ -112,17 +138,39 @@ def sheet(name: str, dtype: torch.dtype) -> Peaks | None:
     for known, (half, single, memory) in SHEET.items():
         if known in name:
             rate = single if dtype == torch.float32 else half
-            return Peaks(flops=rate * 1e12, bytes=memory * 1e12, source=f"data sheet of {known}")
+            return Peaks(flops=rate * 1e12, quick=rate * 1e12, bytes=memory * 1e12, source=f"data sheet of {known}")
     return None
 
 
 @torch.inference_mode()
 def measured(device: torch.device, dtype: torch.dtype) -> Peaks:
-    """One large product and one large copy on random numbers."""
-    side, size = (8192, 2**30) if device.type == "cuda" else (1536, 2**25)
+    """Large products, and copies that do and do not fit into caches, on random numbers: the quickest of many.
+
+    Each call takes a millisecond or two, so that some of them run undisturbed on a machine with other work too.
+    """
+    on_gpu = device.type == "cuda"
+    side, sizes = (8192, (2**30,)) if on_gpu else (512, (2**18, 2**22, 2**25))
     a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    source = torch.randn(size // dtype.itemsize, device=device).to(dtype)
+    flops = 2 * side**3 / quickest(lambda: torch.matmul(a, b), device)
+    rates = [flops] if on_gpu else [flops * FEWER, *rates_of_8_bits(a)]
+    moved = max(2 * size / copy_seconds(size, device) for size in sizes)
+    return Peaks(flops=flops, quick=max(rates), bytes=moved, source="measured")
+
+
+def copy_seconds(size: int, device: torch.device) -> float:
+    source = torch.zeros(size, device=device, dtype=torch.uint8)
     target = torch.empty_like(source)
-    product = timed(lambda: torch.matmul(a, b), device, repeats=3, warmup=1)["best_ms"]
-    copy = timed(lambda: target.copy_(source), device, repeats=3, warmup=1)["best_ms"]
-    return Peaks(flops=2 * side**3 / product * 1e3, bytes=2 * size / copy * 1e3, source="measured")
+    return quickest(lambda: target.copy_(source), device)
+
+
+def quickest(call: Callable[[], Any], device: torch.device) -> float:
+    return timed(call, device, repeats=3 if device.type == "cuda" else TRIES, warmup=1)["best_ms"] / 1e3
+
+
+def rates_of_8_bits(x_NC: Tensor) -> list[float]:
+    """Operations a second of an 8-bit product, where this CPU has them."""
+    if why_not("int8"):
+        return []
+    weights, (whole, step, zero) = int8.pack_linear(x_NC.float(), None), int8.in_range(x_NC.float())
+    seconds = quickest(lambda: int8.multiply(whole, step, zero, weights), x_NC.device)
+    return [2 * x_NC.numel() * len(x_NC) / seconds]
