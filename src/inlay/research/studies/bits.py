@@ -119,8 +119,9 @@ def _ours(take: Take, point: Point, base: Record) -> tuple[Record, Video | str]:
     began = time.perf_counter()
     try:
         solved = take.whole.solve(Budget(bits=point.at))
-    except ConfigError as error:
-        return replace(base, cells=take.whole.cells), str(error)
+    except ConfigError:
+        take.work.tell(f"{base.clip}: {point.at:g} bits a pixel cannot be granted")
+        return replace(base, cells=take.whole.cells), f"{point.at:g} bits a pixel cannot be granted"
     tokens = Tokens.join(list(solved))
     chose = time.perf_counter()
     video = take.work.bench.tokenizer.decode(as_stored(tokens))

@@ -64,6 +64,7 @@ def section_of(
         tables += [_points(work, role, data, results, metrics), _at_equal_psnr(work, data, results, ratios)]
         tables += [_clips(work, data, curves, ratios), *_beside(data, results, ratios)]
         findings += _findings(data, ratios)
+        _name_missing(work, data, results)
         panels += [_panel(role, data, results, metric) for metric in metrics if _means(results, OURS, metric)]
     caption = (
         "Rate and distortion, means over the clips. The published points of discrete tokenisers are of other clips: "
@@ -92,6 +93,13 @@ def section_of(
             "encoders": {codec.name: codec.command("CRF", side) for codec in CODECS.values()},
         },
     )
+
+
+def _name_missing(work: Workspace, data: DataSet, results: Results) -> None:
+    """Say which clips have no point, so that a mean over the others hides none."""
+    for point, records in results.items():
+        if names := [r.clip for r in records if "psnr" not in r.reading.values]:
+            work.note(f"{data.name}: no point at {point.label} for {', '.join(names)}.")
 
 
 def curves_of(results: Results) -> dict[str, dict[str, Curve]]:
