@@ -227,5 +227,6 @@ def test_by_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.Captur
     assert main([str(w) for w in words]) == 0
     section = json.loads(capsys.readouterr().out)["sections"]["bits"]
     assert "-crf CRF" in section["setup"]["encoders"]["x265 medium"]
+    assert any("granted by tau alone" in line for line in section["text"]), "this model has no profile"
     assert (tmp_path / "figures" / "bits.png").is_file() and (tmp_path / "report.html").is_file()
     assert Point(system=OURS, at=0.8).label in (tmp_path / "tables" / "bits.md").read_text()

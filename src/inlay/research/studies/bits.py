@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from inlay.codec import WholeVideo
+from inlay.codec import EncodeConfig, WholeVideo
 from inlay.container import as_stored
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, VideoError
 from inlay.masking import Budget
+from inlay.masking.dial import Dial
 from inlay.measure.base import remember
 from inlay.research.studies.bits_tables import OURS, Point, Results, section_of
 from inlay.research.studies.codecs import CODECS, recode, version
@@ -34,6 +35,8 @@ BUDGETS = (0.04, 0.06, 0.08, 0.11, 0.15, 0.2)  # bits a pixel
 
 def bits(work: Workspace) -> Section:
     """DAVIS val and bench, as far as they are given."""
+    if _dial(work) is None:
+        work.note("The profile has no pairs of tau and step, so budgets are granted by tau alone: calibrate the model.")
     found = {role: measure_bits(work, data) for role, data in _sets(work).items()}
     return section_of(work, _sets(work), found, metrics_of(work))
 
@@ -109,9 +112,12 @@ def _setting(clip: Clip, point: Point) -> dict[str, Any]:
 def _model(work: Workspace, point: Point) -> dict[str, Any]:
     if point.system != OURS:
         return {"encoder": CODECS[point.system].encoder, "libavcodec": version()}
-    profile = work.bench.tokenizer.profile
-    dial = profile.dial if profile is not None else None
+    dial = _dial(work)
     return work.bench.model(Setting(precision="q8")) | {"dial": "" if dial is None else make_key(**asdict(dial))}
+
+
+def _dial(work: Workspace) -> Dial | None:
+    return work.bench.tokenizer.dial(EncodeConfig())
 
 
 def _ours(take: Take, point: Point, base: Record) -> tuple[Record, Video | str]:
