@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command -> lines; what follows # is 
     ),
     "study": (
         "inlay study masks --data-davis videos/ --out study/ --side 64 --metrics psnr",
+        "inlay study bits --data-bench videos/ --out study/ --side 64 --metrics psnr  # beside video codecs",
         "inlay study docs --out study/ --page results.md      # a page from what the studies left",
     ),
     "bench": ("inlay bench --sizes 64x64 --frames 9 --stages encode,mask,decode --repeats 1",),

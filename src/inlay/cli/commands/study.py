@@ -20,7 +20,8 @@ def study(
         str,
         typer.Argument(
             metavar="NAME",
-            help="main, cost, ablation, streaming, sweep, fill-sweep, masks, usage, backbones, flicker; all; or docs.",
+            help="main, cost, ablation, streaming, sweep, fill-sweep, masks, usage, backbones, flicker, bits; "
+            "all; or docs.",
         ),
     ],
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Records, tables, figures and report go here.")],

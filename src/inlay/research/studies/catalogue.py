@@ -10,6 +10,7 @@ from pathlib import Path
 
 from inlay.errors import InlayError, UsageError, pick
 from inlay.research.studies.ablation import ablation, fill_sweep, sweep
+from inlay.research.studies.bits import bits
 from inlay.research.studies.cost import cost
 from inlay.research.studies.flicker import flicker
 from inlay.research.studies.pictures import backbones, masks, token_usage, with_films
@@ -31,6 +32,7 @@ STUDIES: dict[str, Callable[[Workspace], Section]] = {
     "usage": token_usage,
     "backbones": backbones,
     "flicker": flicker,
+    "bits": bits,
 }
 
 

@@ -145,6 +145,7 @@ class Record:
     cells: int = 0
     slots: tuple[int, ...] = ()  # kept cells of each slot
     bits_per_pixel: float = 0.0
+    chosen: dict[str, float] = field(default_factory=dict)  # what a budget was granted with: tau, step
     nfe: int = 0  # evaluations of encoder or decoder that the choice of cells took
     evaluations: dict[str, dict[str, int]] = field(default_factory=dict)  # by phase, as counted
     seconds: dict[str, float] = field(default_factory=dict)

@@ -185,7 +185,7 @@ class Workspace:
             for setting, records in found.items():
                 record = replace(begin(clip, setting), data=data.name)
                 lacking = record.reading.lacks(wanted)
-                if lacking or not record.cells:
+                if lacking or not (record.cells or record.bits_per_pixel):
                     if loaded is None:
                         self.tell(f"{study}: {data.name} {place}/{len(data)}: {clip.name}")
                         loaded = load(clip)
