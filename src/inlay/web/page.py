@@ -18,7 +18,7 @@ from inlay.web.render import FILL_NAMES
 from inlay.web.session import SETTINGS
 
 TITLE = "Inlay"
-LEAD = "Video tokens for what changes. Dark cells are dropped; reconstruct, and see how well they come back."
+LEAD = "Cells that change become tokens. Dark cells are dropped; reconstruct, and see how well they come back."
 HERE = Path(__file__).parent
 OUTSIDE = ".gradio-container { overflow: clip !important; }"  # hidden would make a box of its own: nothing would stick
 HEAVY = {"concurrency_id": "network", "concurrency_limit": 1}  # one clip goes through the network at a time

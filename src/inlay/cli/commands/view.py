@@ -61,8 +61,9 @@ def view(
 ) -> None:
     """Film which cells of a clip are kept.
 
-    Side by side: input, kept cells lit, reconstruction; beneath, the share of kept cells. From a token file without
-    --original: the last two panels. With OUT.png: a contact sheet of masks for several tau.
+    Side by side: input, kept cells lit, reconstruction; above, file, tau, keep rate, bits and PSNR up to the chunk that
+    is shown; beneath, the share of kept cells. From a token file without --original: the last two panels, no PSNR. With
+    OUT.png: a contact sheet of masks for several tau.
     """
     taus = list(tau or ())
     is_tokens = Path(source).suffix == paths.TOKEN_SUFFIX

@@ -230,8 +230,8 @@ def film_rules(bench: Bench, store: Store, data: DataSet, settings: Iterable[Set
             if not (store.root / file).is_file():
                 scene = scene or bench.scene(clip)
                 outcome = bench.run(scene, setting)
-                caption = Caption(title=clip.name, bits=outcome.bits_per_pixel)
-                store.write_bytes(file, film(scene.video, outcome.video, outcome.tokens, caption))
+                line = Caption(title=clip.name, bits=outcome.bits_per_pixel)
+                store.write_bytes(file, film(scene.video, outcome.video, outcome.tokens, line))
             caption = f"{clip.name}, {setting.rule}: input, kept cells, reconstruction ({bench.fill_of(setting)})"
             films.append(Figure(file=file, caption=caption))
     return tuple(films)
