@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benchmarks"
 WEIGHTS = ROOT / "src" / "inlay" / "weights"
 PAGES = (
-    "README.md", "docs/index.md", "docs/quick-start.md", "docs/fill.md", "docs/pack.md",
+    "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
+    "docs/pack.md",
     "src/inlay/weights/MODEL_CARD.md",
 )  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)
@@ -263,6 +264,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "tokenize.ray": lambda: f"{rate_row(engine='ray')['videos_per_second']:.1f}",
     "tokenize.ray-steady": lambda: f"{rate_row(engine='ray')['steady']:.1f}",
     "tokenize.bare": lambda: f"{rate_row(bare='encode')['videos_per_second']:.1f}",
+    "channels.mini": lambda: str(len(read(WEIGHTS / "mini.profile.json")["latent_std"])),
     "profile.tau": lambda: f"{read(WEIGHTS / 'mini.profile.json')['tau']:g}",
     "profile.keeps": profile_keeps,
     **{

@@ -20,7 +20,8 @@ from inlay.weightfile import load_weights
 from tests.guard.tree import ROOT
 
 PAGES = (
-    "README.md", "docs/index.md", "docs/quick-start.md", "docs/fill.md", "docs/pack.md",
+    "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
+    "docs/pack.md",
     "src/inlay/weights/MODEL_CARD.md",
 )  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)  # as benchmarks/fill_numbers.py sets them
