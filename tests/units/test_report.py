@@ -53,7 +53,8 @@ def test_the_page_holds_everything_once(tmp_path: Path, monkeypatch: pytest.Monk
     one = section(tmp_path)
     text = html_report([one, one], tmp_path)
     assert text.count("data:image/webp;base64,") == 1, "a film that two sections show stands there once"
-    assert text.count('<svg class="plot"') == 3 and "Gone" not in text
+    assert text.count('<svg class="plot"') == 1, "the plot that the page begins with is not drawn again"
+    assert html_report([one] * 3, tmp_path).count('<svg class="plot"') == 4 and "Gone" not in text
     assert "<b>text</b>" not in text and "&lt;b&gt;" in text
     foot = text[text.index("<footer") :]
     assert foot.count("abc123+") == 1 and "inlay study main --out x" in foot

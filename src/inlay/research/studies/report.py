@@ -29,7 +29,9 @@ def html_report(sections: Sequence[Section], root: Path, *, title: str = "Inlay:
     links += [("films", "Films")] if films else []
     menu = " ".join(f'<a href="#{escape(name)}">{escape(text)}</a>' for name, text in links)
     is_open = len(sections) <= OPEN_SECTIONS
-    body = "\n".join([*(_section(s, root, is_open=is_open) for s in sections), _films(films, root), _foot(sections)])
+    above = headline(sections) if is_open else None
+    parts = [_section(s, root, is_open=is_open, above=above) for s in sections]
+    body = "\n".join([*parts, _films(films, root), _foot(sections)])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -48,12 +50,13 @@ def _opening(sections: Sequence[Section]) -> str:
     return text + (f'<figure><div class="plots"><div>{_plot(panel)}</div></div></figure>\n' if panel else "")
 
 
-def _section(section: Section, root: Path, *, is_open: bool) -> str:
+def _section(section: Section, root: Path, *, is_open: bool, above: Panel | None) -> str:
+    """`above`: a plot in sight already."""
     parts = [f'<section id="{escape(section.name)}"><details{" open" if is_open else ""}>']
     parts += [f"<summary><h2>{escape(section.title)}</h2></summary>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.text]
     parts += [_table(t) for t in section.tables]
-    parts += [_figure(f, root) for f in section.figures]
+    parts += [_figure(f, root) for f in section.figures if not above or f.panels != (above,)]
     if section.findings:
         marks = {True: "holds", False: "fails", None: ""}
         rows = [f'<li class="{marks[f.holds]}">{escape(f.text())}</li>' for f in section.findings]
