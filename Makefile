@@ -23,7 +23,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help demo test test-all lint check docs numbers dist format golden fuzz soak clean
+.PHONY: help demo test test-all lint check docs pictures samples numbers dist format golden fuzz soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ lint: $(DEV_STAMP) ## lint, formatting, types
 	$(BIN)/mypy
 
 check: lint test ## lint, formatting, types, then the tests
+
+pictures: $(DEV_STAMP) ## make the pictures of the docs again, and the record of the demo: about a minute
+	$(BIN)/python docs/make_pictures.py
+
+samples: $(DEV_STAMP) ## make the page of samples and the README's film again; fetches the clips once
+	$(BIN)/python docs/make_samples.py
 
 numbers: $(DEV_STAMP) ## fill the numbers of README, site and model card from the records in benchmarks/
 	$(BIN)/python benchmarks/fill_numbers.py

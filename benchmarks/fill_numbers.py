@@ -25,9 +25,27 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benchmarks"
 WEIGHTS = ROOT / "src" / "inlay" / "weights"
-PAGES = ("README.md", "docs/index.md", "docs/pack.md", "src/inlay/weights/MODEL_CARD.md")
+PAGES = (
+    "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
+    "docs/pack.md",
+    "src/inlay/weights/MODEL_CARD.md",
+)  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)
 RATES = (("davis", 0.78), ("davis", 0.62), ("davis", 0.35), ("bench", 0.32))
+BESIDE = {"keep": "kept", "psnr": "PSNR, dB", "ssim": "SSIM", "lpips": "LPIPS", "fvd": "FVD"}
+OUR_ROWS = {  # of the main study -> as the README calls them
+    "full rate (backbone alone)": "`mini`, every cell",
+    "ours, at the paper's keep rate": "`mini`, LIT",
+    "ours, hold fill, at the paper's keep rate": "`mini`, hold",
+}
+PAPER_ROWS = {
+    "Cosmos-CV4x8x8, full rate": "Cosmos-CV4x8x8, every cell",
+    "ours, Cosmos, tau 0.3": "Cosmos-CV4x8x8, the paper's LIT",
+    "OmniTokenizer-VAE, full rate": "OmniTokenizer-VAE, every cell",
+    "ours, OmniTokenizer, tau 1.2": "OmniTokenizer-VAE, the paper's LIT",
+    "ElasticTok-CV (MSE 0.003)": "ElasticTok-CV",
+    "InfoTok (discrete)": "InfoTok, discrete",
+}
 SETS = {"davis": "DAVIS", "bench": "bench"}
 READINGS = {
     "dense": "dense, every cell",
@@ -53,6 +71,14 @@ def read(path: Path) -> Any:
 
 def demo() -> Path:
     return RECORDS / "demo_cpu.json"
+
+
+def samples() -> Path:
+    return RECORDS / "samples_cpu.json"
+
+
+def main_study() -> Path:
+    return RECORDS / "studies" / "sections" / "main.json"
 
 
 def fills() -> Path:
@@ -101,6 +127,41 @@ def fills_table() -> str:
 def paper_network() -> str:
     davis = " / ".join(f"{psnr(name, rate, 'lit-paper'):.2f}" for name, rate in RATES if name == "davis")
     return f"{davis} dB on DAVIS\nand {psnr('bench', 0.32, 'lit-paper'):.2f} dB on bench"
+
+
+def beside_table() -> str:
+    """Our rows of the main study on DAVIS above the paper's."""
+    from inlay.research.studies.paper import MAIN
+
+    found = next(t for t in read(main_study())["tables"] if " davis " in t["caption"])
+    at = {name.split(" ")[0].lower(): i for i, name in enumerate(found["columns"])}
+    rows = {row[0]["text"]: [row[at[name]]["value"] for name in BESIDE] for row in found["rows"]}
+    lines = [f"| | {' | '.join(BESIDE.values())} |", "|---" * (len(BESIDE) + 1) + "|"]
+    lines += [_beside(name, rows[row]) for row, name in OUR_ROWS.items()]
+    lines += [_beside(name, list(MAIN["davis"][row])) for row, name in PAPER_ROWS.items()]
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def _beside(name: str, values: list[float]) -> str:
+    kept, psnr, ssim, lpips, fvd = values
+    return f"| {name} | {100 * kept:.0f} % | {psnr:.2f} | {ssim:.3f} | {lpips:.3f} | {fvd:.0f} |"
+
+
+def filmed() -> str:
+    row = next(r for r in read(samples())["rows"] if "film" in r)
+    hold, lit = row["hold"]["psnr"], row["lit"]["psnr"]
+    return f"{100 * row['keep_rate']:.0f} % of the cells kept: hold {hold:.1f} dB, LIT {lit:.1f} dB"
+
+
+def ahead_of_us() -> str:
+    gaps = [row["x264"]["psnr"] - row["lit"]["psnr"] for row in read(samples())["rows"]]
+    return f"{min(gaps):.1f} to {max(gaps):.1f} dB"
+
+
+def paper_seconds(name: str) -> str:
+    from inlay.research.studies.paper import COST
+
+    return f"{next(cost[1] for row, cost in COST.items() if row.startswith(name)):.2f} s"
 
 
 def accuracy(task: str, reading: str) -> str:
@@ -163,8 +224,11 @@ def compared(name: str, rate: float, one: str, other: str) -> str:
     return f"{psnr(name, rate, one) - psnr(name, rate, other):.2f} dB"
 
 
+SHIPPED = {"mini": "mini", "lit": "mini.lit", "lit-paper": "mini.lit-paper", "taef2-lit": "taef2.lit"}
 LINKS: dict[str, Callable[[], Path]] = {  # the records themselves, as links from wherever the page lies
     "demo": demo,
+    "samples": samples,
+    "main": main_study,
     "fills": fills,
     "cpu-ratio": ratio,
     "tokenize": tokenised,
@@ -177,6 +241,12 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "demo.bytes": lambda: f"{read(demo())['bytes']:,} bytes",
     "demo.bits": lambda: f"{read(demo())['bits_per_pixel']:.3f} bits a pixel",
     "demo.psnr": lambda: f"{read(demo())['psnr']:.1f} dB",
+    "samples.film": filmed,
+    "samples.x264": ahead_of_us,
+    "beside.table": beside_table,
+    "peers.ours": lambda: paper_seconds("ours"),
+    "peers.infotok": lambda: paper_seconds("InfoTok"),
+    "peers.elastictok": lambda: paper_seconds("ElasticTok"),
     "fills.table": fills_table,
     "fills.paper": paper_network,
     "fills.full.davis": lambda: f"{psnr('davis', 1.0, 'full rate'):.2f} dB",
@@ -195,12 +265,13 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "tokenize.ray": lambda: f"{rate_row(engine='ray')['videos_per_second']:.1f}",
     "tokenize.ray-steady": lambda: f"{rate_row(engine='ray')['steady']:.1f}",
     "tokenize.bare": lambda: f"{rate_row(bare='encode')['videos_per_second']:.1f}",
+    "channels.mini": lambda: str(len(read(WEIGHTS / "mini.profile.json")["latent_std"])),
     "profile.tau": lambda: f"{read(WEIGHTS / 'mini.profile.json')['tau']:g}",
     "profile.keeps": profile_keeps,
     **{
         f"{what}.{name}": (lambda count=count, file=file: count(file))
         for what, count in (("parameters", parameters), ("size", megabytes))
-        for name, file in (("mini", "mini"), ("lit", "mini.lit"), ("lit-paper", "mini.lit-paper"), ("taef2-lit", "taef2.lit"))
+        for name, file in SHIPPED.items()
     },
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the pictures of README and docs: real runs, clips made by code.
+"""Make the pictures of the docs: real runs, clips made by code. (docs/make_samples.py makes those of real clips.)
 
 python docs/make_pictures.py        # needs the extra plot; writes docs/pictures/ and benchmarks/demo_cpu.json
 """
@@ -21,17 +21,15 @@ from inlay.codec import CLIP_FRAMES, EncodeConfig, Encoder, keep_curve
 from inlay.draw.film import side_by_side
 from inlay.draw.lighting import heat, light
 from inlay.draw.plots import keep_curves
-from inlay.draw.webp import webp_bytes
 from inlay.masking import MaskConfig, scored_scan
 from inlay.measure import compare
 from inlay.tokenizer import Tokenizer
-from inlay.video import read_video
 from inlay.video.frames import Video
 from inlay.video.synthetic import demo_clip
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "pictures"
-STILL, MOVING = 30, 60  # frames of the clip: a still camera, then a moving one
+STILL = 30  # a frame of the clip: the camera does not move
 FACTOR = 2  # of the model's own tau, where the difference between fills can be seen
 
 
@@ -40,7 +38,6 @@ def make() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         record = demo(folder)
-        films(folder)
         run("view", str(folder / "clip.mp4"), str(folder / "sheet.png"), "--quiet")
         Image.open(folder / "sheet.png").save(PICTURES / "sheet.webp", quality=85)
         shutil.copy(folder / "curve.png", PICTURES / "curve.png")
@@ -64,14 +61,6 @@ def demo(folder: Path) -> dict:
     for key in ("file", "film", "curve", "clip", "token_file", "decoded"):
         record[key] = Path(record[key]).name  # the folder was a temporary one
     return {"command": "python docs/make_pictures.py (inlay demo --json)", **record}
-
-
-def films(folder: Path) -> None:
-    """The film that moves, small enough for a README, and two of its frames as one still picture."""
-    film = read_video(folder / "side-by-side.mp4")
-    (PICTURES / "film.webp").write_bytes(webp_bytes(film, quality=60))
-    strip = torch.cat([film.frames[t] for t in (STILL, MOVING)], dim=0)
-    Image.fromarray(strip.numpy()).save(PICTURES / "strip.webp", quality=88)
 
 
 def steps(tokenizer: Tokenizer, clip: Video) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,17 @@ LIMITS = ["--max-seconds", "1", "--max-mb", "2", "--max-side", "320"]
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where `inlay serve` listens; its folder must be gone once it is told to end."""
+    """Where `inlay serve` listens."""
+    with serving(tmp_path_factory.mktemp("server"), "mini-untrained") as found:
+        yield found
+
+
+@contextmanager
+def serving(home: Path, backbone: str) -> Iterator[str]:
+    """The address of a server; its folder must be gone once it is told to end."""
     pytest.importorskip("gradio", reason="the page needs Gradio; pip install '.[web]'")
-    home = tmp_path_factory.mktemp("server")
     log = home / "log"
-    command = [sys.executable, "-m", "inlay", "serve", "--port", "0", "--backbone", "mini-untrained", *LIMITS]
+    command = [sys.executable, "-m", "inlay", "serve", "--port", "0", "--backbone", backbone, *LIMITS]
     environment = os.environ | {"TMPDIR": str(home)}
     with log.open("w") as errors:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=home)

@@ -40,7 +40,7 @@ def test_the_whole_path_by_clicks(visit: Any, clip: Path, tmp_path: Path) -> Non
     out = tmp_path / "decoded.mkv"
     assert main(["decode", str(tokens), str(out), "--lossless", "--fill", "linear", "--quiet"]) == 0
     shown, decoded = read_video(film).frames, read_video(out).frames
-    head, left = 29, 2 * (256 + 8)  # below the labels, the third panel; 128 pixels are shown twice as large
+    head, left = 2 * 29, 2 * (256 + 8)  # below caption and labels, the third panel; 128 pixels are shown twice as large
     panel = shown[:, head : head + 256 : 2, left : left + 256 : 2]
     assert panel.shape == decoded.shape and (panel.float() - decoded.float()).abs().mean() < 4
 

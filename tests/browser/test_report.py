@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,22 @@ def test_a_phone_shows_it_without_sideways_scrolling(page: Any) -> None:
     page.mouse.move(box["x"] + 3, box["y"] + 3)
     tip = page.locator("#tip").bounding_box()
     assert tip["x"] >= 0 and tip["x"] + tip["width"] <= 375
+
+
+def test_a_link_unfolds_its_study(browser: Any, tmp_path: Path) -> None:
+    sections = [replace(section(tmp_path), name=name, title=name) for name in ("one", "two", "three")]
+    path = tmp_path / "many.html"
+    path.write_text(html_report(sections, tmp_path), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(path.as_uri())
+    assert (
+        page.locator(".lead").inner_text().startswith("3 of 3 relations")
+        and page.locator("svg.plot:visible").count() == 1
+    )
+    assert not page.locator("section table").first.is_visible()
+    page.get_by_role("link", name="two").click()
+    page.locator("#two table").wait_for()
+    assert not page.locator("#one table").is_visible()
+    page.goto(f"{path.as_uri()}#three")
+    page.locator("#three table").wait_for()
+    page.close()

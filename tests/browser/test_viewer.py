@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser.conftest import serving
 from tests.browser.visitor import Visitor
 
 STAGE = ".stage"
@@ -186,6 +189,36 @@ def test_the_address_holds_what_is_shown(ann: Visitor, visit: Any) -> None:
         assert bob.state(name) == ann.state(name), name
     assert bob.page.locator("#which input:checked").input_value() == "B"
     assert bob.page.locator("#keep input[type=number]").input_value() == "62"
+
+
+def test_the_step_of_two_settings(chromium: Any, tmp_path: Path) -> None:
+    """With the model that ships: steps need gains, which calibration measures."""
+    with serving(tmp_path, "mini") as address:
+        ann = Visitor(chromium, address, state="#clip=Moving+square&A=tau:0.5:hold:fine")
+        ann.says("Moving square")
+        assert ann.page.locator("#step input:checked").input_value() == "fine"
+        reconstruct(ann, "A")
+        ann.choose("which", "B")
+        ann.says("Setting B")
+        ann.choose("step", "small")
+        ann.says("step small")
+        assert "--step small" in ann.page.locator("#code").inner_text()
+        reconstruct(ann, "B")
+        ann.page.get_by_role("button", name="Side by side").click()
+        ann.shoot("steps")
+        names = ann.page.locator(".stage .name").all_inner_texts()
+        assert ["step fine" in names[0], "step small" in names[1]] == [True, True], names
+        text = ann.page.locator("#table").inner_text()
+        one, two = (float(v) for v in re.findall(r"[\d.]+", text.split("bits per pixel")[1])[:2])
+        assert two < 0.7 * one, "coarser steps cost fewer bits"
+        ann.until("location.hash.includes('small')")
+        bob = Visitor(chromium, address, state=ann.page.evaluate("location.hash"))
+        bob.says("Moving square")
+        assert [bob.state(f"data.settings.{name}.step") for name in "AB"] == ["fine", "small"]
+        assert bob.page.locator("#step input:checked").input_value() == "small"
+        for visitor in (ann, bob):
+            assert not visitor.foreign and not visitor.broken
+            visitor.context.close()
 
 
 @pytest.mark.parametrize(

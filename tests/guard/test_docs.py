@@ -100,9 +100,8 @@ def test_extras_are_listed_once_with_what_they_bring() -> None:
 
 
 def test_pictures_are_small_enough_for_a_page() -> None:
-    film = ROOT / "docs" / "pictures" / "film.webp"
-    assert film.stat().st_size < 3_000_000
-    assert all(p.stat().st_size < 500_000 for p in film.parent.rglob("*.*"))
+    pictures = [p for folder in ("pictures", "samples") for p in (ROOT / "docs" / folder).rglob("*.*")]
+    assert len(pictures) > 20 and all(p.stat().st_size < 500_000 for p in pictures)
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +172,25 @@ def test_code_fits_its_box(screen: str, site: Path, browser: Any) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{place.name} is wider than the screen"
     page.close()
     assert not wide
+
+
+@pytest.mark.slow
+def test_samples_play_and_change_their_rate(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto((site / "samples.html").as_uri())
+    figure = page.locator("figure.sample").first
+    video, buttons = figure.locator("video"), figure.locator("button")
+    ready = "film => [...document.querySelectorAll('video')].some(v => v.src.endsWith(film) && v.readyState > 1)"
+    page.wait_for_function(ready, arg=buttons.nth(0).get_attribute("data-film"))
+    video.evaluate("v => { v.pause(); v.currentTime = 1; }")
+    buttons.nth(2).click()
+    page.wait_for_function(ready, arg=buttons.nth(2).get_attribute("data-film"))
+    assert video.evaluate("v => v.currentTime") == pytest.approx(1, abs=0.1), "at the same time of the clip"
+    assert [b.get_attribute("aria-pressed") for b in buttons.all()] == ["false", "false", "true"]
+    assert video.evaluate("v => v.videoWidth") == 2 * 256 + 8
+    if folder := os.environ.get("INLAY_SHOTS"):
+        page.screenshot(path=f"{folder}/samples.png", full_page=True)
+    page.close()
 
 
 @pytest.mark.slow

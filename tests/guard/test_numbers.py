@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -14,9 +15,15 @@ from typing import Any
 import pytest
 
 from inlay.cli.main import main
+from inlay.research.studies.paper import MAIN
 from inlay.weightfile import load_weights
 from tests.guard.tree import ROOT
 
+PAGES = (
+    "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
+    "docs/pack.md",
+    "src/inlay/weights/MODEL_CARD.md",
+)  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)  # as benchmarks/fill_numbers.py sets them
 MEASURED = re.compile(r"\b\d[\d,.]*\s?(?:dB|ms|MB|s\b|bits a pixel|bytes|times|videos|M\b|± ?[\d.]+ %)")
 
@@ -26,45 +33,87 @@ def page(name: str) -> str:
     return MARK.sub(lambda found: found[2], (ROOT / name).read_text(encoding="utf-8"))
 
 
-README = page("README.md")
+README, FILL, START = page("README.md"), page("docs/fill.md"), page("docs/quick-start.md")
 WEIGHTS = ROOT / "src" / "inlay" / "weights"
 SHIPPED = json.loads((WEIGHTS / "mini.profile.json").read_text())["weight_hash"]
+
+
+COSMOS = "Cosmos-CV4x8x8, full rate"
 
 
 def record(name: str) -> Any:
     return json.loads((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))
 
 
-def linked(pattern: str) -> Any:
-    """The record that the README names."""
-    found = re.search(rf"benchmarks/({pattern})", README)
-    assert found, f"README names no record like {pattern}"
+def linked(pattern: str, text: str = README) -> Any:
+    """The record that a page names."""
+    found = re.search(rf"benchmarks/({pattern})", text)
+    assert found, f"no record like {pattern} is named"
     return record(found[1])
 
 
 @pytest.mark.parametrize(
-    "line", re.findall(r"^\| (?:DAVIS|bench), \d+ % kept \|.*$", README, re.M), ids=lambda line: line[2:20]
+    "line", re.findall(r"^\| (?:DAVIS|bench), \d+ % kept \|.*$", FILL, re.M), ids=lambda line: line[2:20]
 )
 def test_table_of_fills(line: str) -> None:
     cells = [cell.strip(" *") for cell in line.strip("|").split("|")]
     name, rate = re.findall(r"(\w+), (\d+) %", cells[0])[0]
-    rows = linked(r"fills_\w+_[\d-]+\.json")["rows"]
+    rows = linked(r"fills_\w+_[\d-]+\.json", FILL)["rows"]
     psnr = {r["fill"]: r["psnr"] for r in rows if r["set"] == name.lower() and r["keep_rate"] in (1.0, int(rate) / 100)}
     assert cells[1:] == [f"{psnr[fill]:.2f}" for fill in ("full rate", "lit", "hold", "linear")]
 
 
 def test_the_paper_s_network() -> None:
-    rows = linked(r"fills_\w+_[\d-]+\.json")["rows"]
+    rows = linked(r"fills_\w+_[\d-]+\.json", FILL)["rows"]
     psnr = {(r["set"], r["keep_rate"]): r["psnr"] for r in rows if r["fill"] == "lit-paper"}
     davis = " / ".join(f"{psnr['davis', rate]:.2f}" for rate in (0.78, 0.62, 0.35))
-    assert f"{davis} dB on DAVIS\nand {psnr['bench', 0.32]:.2f} dB on bench" in README
+    assert f"{davis} dB on DAVIS\nand {psnr['bench', 0.32]:.2f} dB on bench" in FILL
 
 
 def test_demo() -> None:
-    demo = linked(r"demo_\w+\.json")
+    demo = linked(r"demo_\w+\.json", START)
     said = f"{100 * demo['keep_rate']:.1f} % of the cells kept, {demo['bytes']:,} bytes in all"
-    assert said in README and f"({demo['bits_per_pixel']:.3f} bits a pixel" in README
-    assert f"PSNR {demo['psnr']:.1f} dB" in README and demo["weight_hash"] == SHIPPED
+    assert said in " ".join(START.split()) and f"({demo['bits_per_pixel']:.3f} bits a pixel" in START
+    assert f"PSNR {demo['psnr']:.1f} dB" in START and demo["weight_hash"] == SHIPPED
+
+
+def test_mini_beside_the_paper() -> None:
+    table = next(t for t in record("studies/sections/main.json")["tables"] if " davis " in t["caption"])
+    at = [i for name in ("Keep", "PSNR", "SSIM", "LPIPS", "FVD") for i, c in enumerate(table["columns"]) if name in c]
+    ours = {row[0]["text"]: [row[i]["value"] for i in at] for row in table["rows"]}
+    full, kept = ours["full rate (backbone alone)"], ours["ours, at the paper's keep rate"]
+    rows = {"`mini`, every cell": full, "`mini`, LIT": kept, "Cosmos-CV4x8x8, every cell": MAIN["davis"][COSMOS]}
+    for name, (share, psnr, ssim, lpips, fvd) in rows.items():
+        assert f"| {name} | {100 * share:.0f} % | {psnr:.2f} | {ssim:.3f} | {lpips:.3f} | {fvd:.0f} |" in README
+    paper = [MAIN["davis"][name].psnr for name in (COSMOS, "ours, Cosmos, tau 0.3")]
+    assert full[1] < paper[0], "with every cell it is below Cosmos"
+    assert full[1] - kept[1] < paper[0] - paper[1], "it loses less when cells are dropped"
+
+
+def test_samples() -> None:
+    found = record("samples_cpu.json")
+    rows = found["rows"]
+    assert found["weights"] == SHIPPED, "made with other weights: make samples"
+    shown = next(row for row in rows if "film" in row)
+    said = f"hold {shown['hold']['psnr']:.1f} dB, LIT {shown['lit']['psnr']:.1f} dB"
+    assert said in README and said in page("docs/index.md")
+    gaps = [row["x264"]["psnr"] - row["lit"]["psnr"] for row in rows]
+    assert f"x264 is {min(gaps):.1f} to {max(gaps):.1f} dB better" in README and min(gaps) > 0
+    assert all(row["lit"]["psnr"] > row["hold"]["psnr"] for row in rows), "as the page says"
+    assert all(row["x264"]["bytes"] <= row["bytes"] for row in rows), "as many bytes as the token file"
+
+
+def test_page_of_samples() -> None:
+    spec = importlib.util.spec_from_file_location("make_samples", ROOT / "docs" / "make_samples.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules["make_samples"] = made  # its dataclasses look themselves up
+    spec.loader.exec_module(made)
+    text = (ROOT / "docs" / "samples.md").read_text(encoding="utf-8")
+    assert text == made.page(record("samples_cpu.json")), "run: python docs/make_samples.py --page"
+    films = {ROOT / "docs" / name for name in re.findall(r"samples/[\w-]+\.mp4", text)}
+    assert len(films) == 9 and all(film.is_file() for film in films)
+    assert sum(film.stat().st_size for film in films) < 3_000_000
 
 
 def test_reading_kept_cells_alone() -> None:
@@ -121,8 +170,15 @@ def test_every_marked_number_is_that_of_its_record() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_no_mark_begins_a_line_of_a_paragraph(name: str) -> None:
+    """Markdown would take it for a block of HTML, and end the paragraph there."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert not re.findall(r"^ {0,3}<!--n [\w.-]+-->(?!\n).*", text, re.M)
+
+
 def test_a_new_record_changes_the_pages_and_nothing_else_does(tmp_path: Path) -> None:
-    for name in ("README.md", "docs/index.md", "docs/pack.md", "src/inlay/weights/MODEL_CARD.md"):
+    for name in PAGES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for place in [*WEIGHTS.glob("*.safetensors"), *WEIGHTS.glob("*.json")]:
@@ -130,18 +186,21 @@ def test_a_new_record_changes_the_pages_and_nothing_else_does(tmp_path: Path) ->
     (tmp_path / "benchmarks").mkdir()
     for place in [*(ROOT / "benchmarks").glob("*.json"), *(ROOT / "benchmarks").glob("*.py")]:
         shutil.copy(place, tmp_path / "benchmarks" / place.name)
+    shutil.copytree(ROOT / "benchmarks" / "studies" / "sections", tmp_path / "benchmarks" / "studies" / "sections")
     newer = record("fills_grid_h200_2026-11-16.json")
     newer["rows"] = [row | {"psnr": row["psnr"] + 1} for row in newer["rows"]]
     (tmp_path / "benchmarks" / "fills_grid_cpu_2099-01-01.json").write_text(json.dumps(newer))
     done = fill_numbers(tmp_path, "--check")
     assert done.returncode == 1 and "fills.full.davis: says '30.80 dB', the record '31.80 dB'" in done.stderr
     assert fill_numbers(tmp_path).returncode == 0 and fill_numbers(tmp_path, "--check").returncode == 0
-    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "| 31.80 | **31.29** |" in readme and "](benchmarks/fills_grid_cpu_2099-01-01.json)" in readme
-    assert MARK.sub("", readme) == MARK.sub("", (ROOT / "README.md").read_text(encoding="utf-8"))
+    fill = (tmp_path / "docs/fill.md").read_text(encoding="utf-8")
+    assert "| 31.80 | **31.29** |" in fill and "](../benchmarks/fills_grid_cpu_2099-01-01.json)" in fill
+    for name in PAGES:
+        made, told = ((root / name).read_text(encoding="utf-8") for root in (tmp_path, ROOT))
+        assert MARK.sub("", made) == MARK.sub("", told), name
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/quick-start.md"])
 def test_no_measured_number_is_typed_by_hand(name: str) -> None:
     text = MARK.sub("", (ROOT / name).read_text(encoding="utf-8"))
     typed = MEASURED.findall(re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
@@ -167,7 +226,7 @@ def test_page_of_results(tmp_path: Path) -> None:
 def test_records_are_of_the_weights_that_ship() -> None:
     files = {"mini": "mini", "lit": "mini.lit", "lit-paper": "mini.lit-paper"}
     hashes = {name: load_weights(WEIGHTS / f"{file}.safetensors").hash for name, file in files.items()}
-    assert linked(r"fills_\w+_[\d-]+\.json")["weights"] == hashes and hashes["mini"] == SHIPPED
+    assert linked(r"fills_\w+_[\d-]+\.json", FILL)["weights"] == hashes and hashes["mini"] == SHIPPED
     assert record("noise_floor_cpu.json")["weight_hash"] == SHIPPED
     for path in (ROOT / "benchmarks").glob("container_cpu_*.json"):
         assert json.loads(path.read_text())["weights"] == SHIPPED

@@ -9,7 +9,10 @@ import re
 from tests.guard.tree import PACKAGE, ROOT, project_files, text_files
 
 LARGEST = 500_000  # bytes, outside src/inlay/weights
-HOSTS = {"www.apache.org", "arxiv.org", "doi.org", "github.com", "keepachangelog.com", "semver.org"}
+HOSTS = {
+    "www.apache.org", "arxiv.org", "creativecommons.org", "doi.org", "github.com", "keepachangelog.com",
+    "peach.blender.org", "semver.org",
+}  # fmt: skip
 SOMEBODYS_PLACE = re.compile(r"(?<![\w.~$}/-])/(home|root|work|mnt|opt|srv|Users)/[\w.]")
 LOOSE_END = re.compile(r"\b(TODO|FIXME|XXX)\b(?!.{0,3}#\d)")
 SELF = {"tests/guard/test_tree.py"}

@@ -54,7 +54,7 @@ def test_a_case_dies_at_the_same_place_and_a_loss_is_found(tmp_path: Path) -> No
     """With a command that takes no time: `inlay --help`."""
     here = Soak(seed=1, folder=tmp_path)
     code, calls = in_child(["--help"], tmp_path / "log")
-    assert code == 0 and calls > 100 and "Video tokens" in (tmp_path / "log").read_text()
+    assert code == 0 and calls > 100 and "video tokeniser" in (tmp_path / "log").read_text()
     assert in_child(["--help"], tmp_path / "log")[1] == calls, "the same calls every time"
     assert in_child(["--help"], tmp_path / "log", die_at=calls // 2)[0] == -9
     seen = die_and_resume(here, "help", 3, lambda out: ["--help"], lambda out: "a", "b", calls)

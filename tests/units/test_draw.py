@@ -8,10 +8,12 @@ from dataclasses import replace
 from fractions import Fraction
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from inlay.codec.quality import frame_errors, frame_psnr
 from inlay.draw.images import data_uri, fitted, image_bytes, label, strip
 from inlay.draw.lighting import EDGE, LUMA, difference, light
 from inlay.draw.plots import Panel, Series, png, svg
@@ -21,6 +23,7 @@ from inlay.errors import ShapeError, UsageError
 from inlay.masking import MaskConfig
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
+from inlay.video.synthetic import demo_clip
 from tests.conftest import moving_square
 
 LINES = Panel(
@@ -139,3 +142,11 @@ def test_webp_shows_what_was_filmed() -> None:
     assert pixel[1] > 170 and pixel[0] < 40
     with pytest.raises(UsageError, match="no chunks"):
         webp_bytes(iter(()))
+
+
+def test_a_film_as_webp_shows_the_input_as_it_is() -> None:
+    video = demo_clip(3, 128, 128)
+    with Image.open(io.BytesIO(webp_bytes(replace(video, fps=Fraction(10))))) as picture:
+        seen = torch.from_numpy(np.array(picture.convert("RGB")))
+    grey = [(x.float() @ LUMA).round().to(torch.uint8)[None, ..., None] for x in (video.frames[0], seen)]
+    assert frame_psnr(frame_errors(*grey)[0]).item() > 40, "colours are halved in a WebP, brightness is not"

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from inlay.codec import KeepCurve, slot_of_frame
+from inlay.codec import slot_of_frame
+from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
+from inlay.draw.caption import Caption, line_picture
 from inlay.draw.film import Shot, compose, film, frame_keep_rates, lit, shots, side_by_side
 from inlay.draw.lighting import EDGE
 from inlay.draw.running import LINE, NOW, RunningCurve
 from inlay.errors import ShapeError
+from inlay.measure import compare
 from inlay.types import Recipe, Span, VideoInfo
 from inlay.video.frames import Video
 from tests.conftest import moving_square, still
@@ -83,22 +87,53 @@ def test_the_curve_runs_beneath_and_does_not_depend_on_the_cut() -> None:
     video = moving_square(14, 16, 16)
     size = {"height": 16, "width": 16}
     tokens = [make_tokens(left_half(3), frames=9, **size), make_tokens(left_half(2), frames=5, **size)]
-    trace = KeepCurve()
+    caption = Caption()
 
-    def filmed(originals: list[Video], trace: KeepCurve | None = None) -> torch.Tensor:
-        made = film(shots(tokens, [video], originals), frames=14, trace=trace)
+    def filmed(originals: list[Video], caption: Caption | None = None) -> torch.Tensor:
+        made = film(shots(tokens, [video], originals), frames=14, caption=caption)
         return torch.cat([chunk.frames for chunk in made])
 
-    whole = filmed([video], trace)
+    whole = filmed([video], caption)
     assert whole.equal(filmed([video[:4], video[4:]]))
-    assert (trace.frames, trace.tokens) == (14, sum(map(len, tokens)))
-    panels = compose(next(iter(shots(tokens, [video], [video])))).height
+    assert (caption.kept.frames, caption.kept.tokens) == (14, sum(map(len, tokens)))
+    panels = compose(next(iter(shots(tokens, [video], [video]))), caption=Caption()).height
     beneath = whole[:, panels:]
     assert whole.shape[1] > panels and whole.shape[2] == compose(next(iter(shots(tokens, [video], [video])))).width
     drawn = (beneath == torch.tensor(LINE, dtype=torch.uint8)).all(-1).flatten(1).sum(1)
     assert drawn[0] < drawn[6] < drawn[13], "it grows with the film"
     now = [(f == torch.tensor(NOW, dtype=torch.uint8)).all(-1).any(0).nonzero().float().mean().item() for f in beneath]
     assert now == sorted(now) and len(set(now)) == 14
+
+
+def test_the_caption_tells_what_a_file_of_the_same_chunks_would(tmp_path: Path) -> None:
+    video = moving_square(14, 16, 16)
+    darker = Video(frames=video.frames - video.frames.clamp(max=4), fps=video.fps)
+    size = {"height": 16, "width": 16}
+    tokens = [make_tokens(left_half(3), frames=9, **size), make_tokens(left_half(2), frames=5, **size)]
+    with TokenWriter(tmp_path / "a.inlay", info=tokens[0].info, recipe=tokens[0].recipe) as writer:
+        for part in tokens:
+            writer.append(part)
+    bits = 8 * (tmp_path / "a.inlay").stat().st_size / (14 * 16 * 16)
+    counted, given = Caption(title="a.mp4"), Caption(title="a.mp4", bits=bits)
+    scenes = list(shots(tokens, [darker], [video]))
+    lines = [[c.add(s.tokens, s.original, s.result) for s in scenes] for c in (counted, given)]
+    kept, db = 14 / 20, compare(video, darker, ("psnr",))["psnr"]
+    assert lines[0][-1] == lines[1][-1]
+    assert lines[0][-1].split("  |  ") == [
+        "a.mp4", "tau 0.1", f"{100 * kept:.1f} % kept", f"{bits:.3f} bits a pixel", f"PSNR {db:.1f} dB",
+    ]  # fmt: skip
+    assert "66.7 % kept" in lines[0][0], "up to the chunk that is shown"
+    without = Caption(title="a.inlay").add(tokens[0], None, video[:9])
+    assert without.startswith("a.inlay") and "PSNR" not in without
+
+
+def test_the_caption_is_as_wide_as_the_film_and_fits() -> None:
+    text = "a-rather-long-name-of-a-clip.mp4  |  tau 0.123  |  12.3 % kept  |  0.123 bits a pixel  |  PSNR 30.1 dB"
+    wide, narrow = line_picture(text, 900, 17), line_picture(text, 560, 17)
+    assert wide.shape[1:] == (900, 3) and narrow.shape[1:] == (560, 3) and narrow.shape[0] < wide.shape[0]
+    for picture in (wide, narrow):
+        ink = (picture > 100).all(-1).any(0).nonzero()
+        assert picture.shape[1] - int(ink[-1]) > 5, "nothing is cut off"
 
 
 def test_the_curve_of_a_long_film_shows_the_last_seconds_and_forgets_the_rest() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from inlay.errors import MissingError
+from inlay.research.studies.opening import headline, sentences
 from inlay.research.studies.pictures import film
 from inlay.research.studies.records import restored
 from inlay.research.studies.report import html_report, results_page
@@ -51,7 +53,8 @@ def test_the_page_holds_everything_once(tmp_path: Path, monkeypatch: pytest.Monk
     one = section(tmp_path)
     text = html_report([one, one], tmp_path)
     assert text.count("data:image/webp;base64,") == 1, "a film that two sections show stands there once"
-    assert text.count('<svg class="plot"') == 2 and "Gone" not in text
+    assert text.count('<svg class="plot"') == 1, "the plot that the page begins with is not drawn again"
+    assert html_report([one] * 3, tmp_path).count('<svg class="plot"') == 4 and "Gone" not in text
     assert "<b>text</b>" not in text and "&lt;b&gt;" in text
     foot = text[text.index("<footer") :]
     assert foot.count("abc123+") == 1 and "inlay study main --out x" in foot
@@ -60,6 +63,47 @@ def test_the_page_holds_everything_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert "No plot: no matplotlib" in html_report([one], tmp_path)
     page = results_page([one])
     assert "gone.png" in page and "]()" not in page
+
+
+def told(root: Path) -> Section:
+    values = (("full rate (x)", 1.0, 31.0), ("ours", 0.62, 28.3))
+    rows = tuple((word(name), percent(kept), number(db, 2)) for name, kept, db in values)
+    table = Table(caption="Reconstruction on davis (3 clips)", columns=("Rule", "Keep rate ↓", "PSNR ↑"), rows=rows)
+    spec = {"frames": 33, "size": 256, "interval": 1}
+    data = {"name": "davis", "clips": ["a", "b", "c"], "spec": spec, "split": "val"}
+    setup = {"backbone": "mini, weights abc", "data": [data]}
+    return replace(section(root), tables=(table,), setup=setup)
+
+
+def test_a_report_begins_with_three_sentences_and_one_plot(tmp_path: Path) -> None:
+    said = sentences([told(tmp_path)])
+    assert said == (
+        "Measured: mini on davis (3 clips).",
+        "On davis ours has 28.30 dB with 62.0 % of the cells, the backbone alone 31.00 dB.",
+        "1 of 1 relations that the paper states, or that follow from it, hold here.",
+    )
+    text = html_report([told(tmp_path)], tmp_path)
+    head = text[text.index("<h1>") : text.index("<nav>")]
+    assert all(sentence in head for sentence in said) and head.count("<svg") == 1
+    page = results_page([told(tmp_path)], headline_file="x/headline.png")
+    assert page.index(said[0]) < page.index(said[2]) < page.index("x/headline.png") < page.index("## In short")
+    assert sentences([section(tmp_path)])[0].startswith("1 of 1") and headline([Section(name="a", title="A")]) is None
+
+
+def test_the_plot_of_a_report_is_the_one_that_compares_most() -> None:
+    one = replace(LINES, series=LINES.series[:1])
+    other = replace(LINES, y_label="ssim", series=LINES.series * 2)
+    figures = (Figure(file="", caption="", panels=(one, other)), Figure(file="", caption="", panels=(LINES,)))
+    assert headline([Section(name="a", title="A", figures=figures)]) == LINES
+
+
+def test_studies_are_folded_where_there_are_many(tmp_path: Path) -> None:
+    one = section(tmp_path)
+    assert "<details open>" in html_report([one], tmp_path)
+    assert "<details open>" not in html_report([one, one, one], tmp_path)
+    page = results_page([one])
+    assert '## Main (Table 2)\n\n<details markdown="1"><summary>1 table, 1 picture</summary>' in page
+    assert page.count("<details") == page.count("</details>") == 1
 
 
 def test_the_page_begins_with_what_does_not_hold_and_why() -> None:

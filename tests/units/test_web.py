@@ -22,10 +22,11 @@ import torch
 from PIL import Image
 
 from inlay.errors import ConfigError, UsageError, VideoError
+from inlay.masking import Profile
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
 from inlay.web import render
-from inlay.web.actions import ALL, BY_KEEP, BY_TAU, PAPER, TENTH, USUAL, Actions, View
+from inlay.web.actions import ALL, BY_KEEP, BY_TAU, MODELS_OWN, PAPER, TENTH, USUAL, Actions, View
 from inlay.web.clips import CLIPS, CODE, DEFAULT, EncodedClips, built_in
 from inlay.web.limits import Limits
 from inlay.web.request_filter import RequestFilter
@@ -228,7 +229,7 @@ def test_the_film_shows_input_mask_and_reconstruction(loaded: Actions) -> None:
 
     view = loaded.reconstruct("ann", "A", "hold", quiet)
     film = read_video(view.film).frames
-    head, factor = 29, 4  # pixels of the labels; 64 pixels are enlarged to more than 240
+    head, factor = 2 * 29, 4  # pixels of caption and labels; 64 pixels are enlarged to more than 240
     assert len(film) == 17 and film.shape[2] == 3 * 64 * factor + 2 * 8
     shown = film[:, head : head + 64 * factor : factor, : 64 * factor : factor].float()
     original = loaded.sessions.of("ann").original
@@ -449,6 +450,50 @@ def test_there_are_no_other_settings(loaded: Actions, which: str) -> None:
         assert "unknown setting" in view.status and list(shown(view)["settings"]) == ["A"]
 
 
+@pytest.fixture
+def stepped(tmp_path: Path, tiny_mini: Any) -> Iterator[Actions]:
+    """With a model whose gains are known."""
+    gains = tuple(1.0 + i for i in range(tiny_mini.spec.channels))
+    profile = Profile(backbone="mini-untrained", weight_hash=tiny_mini.spec.weight_hash, tau=0.1, gains=gains)
+    with page(tmp_path / "stepped", Tokenizer(tiny_mini, profile=profile), tmp_path) as made:
+        made.upload("ann", saved(tmp_path / "stepped.mp4", moving_square(17, 64, 64)), quiet)
+        yield made
+
+
+def test_a_step_changes_bytes_and_no_mask_in_either_setting(stepped: Actions) -> None:
+    stepped.choose("ann", "A", BY_KEEP, 0, 40)
+    before = shown(stepped.switch("ann", "B"))["settings"]["A"]
+    for which, step in (("A", "fine"), ("B", "small")):
+        view = stepped.restep("ann", which, step)
+        assert f"step {step}" in view.status
+        assert f"--step {step}" in view.code and f"step=&quot;{step}&quot;" in view.code
+    data = shown(view)["settings"]
+    assert data["A"]["mask"] == data["B"]["mask"] == before["mask"]
+    assert [before["step"], data["A"]["step"], data["B"]["step"]] == [None, "fine", "small"]
+    assert "<th>step</th><td>1 grey level</td><td>8 grey levels</td>" in view.table
+    files = [stepped.reconstruct("ann", which, "hold", quiet).token_file for which in ("A", "B")]
+    fine, small = (file.read_bytes() for file in files if file is not None)
+    assert len(small) < len(fine)
+    kept = shown(stepped.choose("ann", "B", BY_TAU, 0.2, 0))["settings"]["B"]
+    assert kept["step"] == "small", "another mask keeps the step"
+    back = stepped.switch("ann", "A")
+    assert back.controls is not None and back.controls.step == "fine"
+    assert shown(stepped.restep("ann", "A", MODELS_OWN))["settings"]["A"]["step"] is None
+
+
+def test_a_step_that_is_none_changes_nothing(stepped: Actions, loaded: Actions) -> None:
+    assert "unknown step" in stepped.restep("ann", "A", "enormous").status
+    assert stepped.sessions.of("ann").setting("A").step is None
+    assert loaded.steps == [MODELS_OWN] and "unknown step" in loaded.restep("ann", "A", "fine").status
+
+
+def test_an_address_brings_back_the_step(stepped: Actions) -> None:
+    view = stepped.open("bob", "#clip=Moving+square&A=tau:0.07:hold:coarse&B=keep:0.3:hold:enormous", quiet)
+    data = shown(view)["settings"]
+    assert (data["A"]["step"], data["A"]["tau"], data["A"]["fill"]) == ("coarse", 0.07, "hold")
+    assert data["B"]["step"] == "coarse", "one that is unknown leaves what was there: B begins as A is"
+
+
 @pytest.mark.parametrize(("name", "rate"), [(TENTH, 0.10), (PAPER, 0.62), (ALL, 1.0)])
 def test_presets_give_what_they_say(actions: Actions, name: str, rate: float) -> None:
     actions.pick("ann", "Moving square", quiet)
@@ -552,7 +597,7 @@ def typed(session: Session, folder: Path) -> dict[str, bytes]:
     from inlay.cli.main import main
 
     setting = session.setting("A")
-    made = snippets(session, setting.choice, setting.fill)
+    made = snippets(session, setting)
     lines = made.command.splitlines()
     if lines[0].startswith("python"):
         subprocess.run([sys.executable, *shlex.split(lines.pop(0))[1:]], cwd=folder, check=True)

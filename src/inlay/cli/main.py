@@ -95,7 +95,7 @@ def root(
         bool, typer.Option("--debug", help="Show the traceback of an error (also INLAY_DEBUG=1; at any place).")
     ] = False,
 ) -> None:
-    """Video tokens for what changes: keeps the latent cells that moved, and fills in the rest."""
+    """An adaptive video tokeniser: keeps the latent cells that change, and fills in the others."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -10,6 +10,7 @@ from typing import Any
 from inlay.cli.passes import counted
 from inlay.cli.screen import Screen
 from inlay.codec import EncodeConfig, KeepCurve
+from inlay.draw.caption import Caption
 from inlay.draw.film import Shot, film
 from inlay.draw.images import image_bytes
 from inlay.draw.plots import keep_curves
@@ -25,19 +26,20 @@ FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 2.0, 3.0)  # a sheet's thresholds where non
 
 
 def write_film(
-    scenes: Iterable[Shot], out: str, curve: str | None, *, title: str, frames: int | None, force: bool, screen: Screen
-) -> dict[str, Any]:
+    scenes: Iterable[Shot], out: str, curve: str | None, *, caption: Caption, frames: int | None, force: bool,
+    screen: Screen,
+) -> dict[str, Any]:  # fmt: skip
     """Write the film (the suffix says as what), then the curve; returns what `inlay view --json` prints."""
-    trace = KeepCurve()
     with screen.progress("filming", frames) as advance:
-        pictures = counted(film(scenes, frames=frames, trace=trace), advance)
+        pictures = counted(film(scenes, frames=frames, caption=caption), advance)
         if Path(out).suffix.lower() == ".webp":
             write_atomic(out, webp_bytes(pictures))
         else:
             write_video(pictures, out, force=force)
     if curve is not None:
-        write_curve(curve, trace, title)
-    counts = {"frames": trace.frames, "cells": trace.cells, "tokens": trace.tokens, "keep_rate": trace.keep_rate}
+        write_curve(curve, caption.kept, caption.title)
+    kept = caption.kept
+    counts = {"frames": kept.frames, "cells": kept.cells, "tokens": kept.tokens, "keep_rate": kept.keep_rate}
     return {"film": out, "curve": curve, **counts}
 
 

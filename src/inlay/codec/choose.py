@@ -15,11 +15,9 @@ from inlay.codec.config import EncodeConfig
 from inlay.codec.gather import Gathering, gather
 from inlay.codec.latents import LatentChunk
 from inlay.codec.parts import Parts
-from inlay.container.chunk import pack_chunk
-from inlay.container.layout import ENTRY_BYTES
 from inlay.container.q8 import STEPS_PER_DEVIATION
 from inlay.container.tokens import Tokens
-from inlay.container.writer import to_bytes
+from inlay.container.writer import added_bytes
 from inlay.errors import ConfigError
 from inlay.masking import Bucket, Budget, Selector, SelectState
 from inlay.types import Recipe
@@ -181,9 +179,7 @@ class Chooser:
         self.state = replace(self.state, bucket=bucket, price=price)
 
     def _bits(self, tokens: Tokens) -> float:
-        if self._first:
-            return 8.0 * len(to_bytes(tokens))
-        return 8.0 * (len(pack_chunk(tokens, 0, tokens.recipe)[1]) + ENTRY_BYTES)
+        return 8.0 * added_bytes(tokens, first=self._first)
 
 
 def usual_change(chunk: LatentChunk) -> float:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from inlay.container.chunk import STORAGE, check_head, pack_chunk
 from inlay.container.header import FileHeader
-from inlay.container.layout import CRC_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
+from inlay.container.layout import CRC_BYTES, ENTRY_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
 from inlay.container.scan import Unfinished, part_of
 from inlay.container.tokens import Tokens
 from inlay.errors import OutputError, TokenFileError, UsageError, pick
@@ -35,6 +35,11 @@ def to_bytes(tokens: Tokens) -> bytes:
     with TokenWriter(buffer, info=tokens.info, recipe=tokens.recipe) as writer:
         writer.append(tokens)
     return buffer.getvalue()
+
+
+def added_bytes(tokens: Tokens, *, first: bool) -> int:
+    """What one chunk adds to a file; the first brings header and index."""
+    return len(to_bytes(tokens)) if first else len(pack_chunk(tokens, 0, tokens.recipe)[1]) + ENTRY_BYTES
 
 
 class TokenWriter:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inlay.codec import KeepCurve, slot_of_frame
+from inlay.codec import slot_of_frame
 from inlay.container.tokens import Tokens
+from inlay.draw.caption import Caption, above, line_picture
 from inlay.draw.images import PAPER, fitted, label
 from inlay.draw.lighting import light
 from inlay.draw.running import RunningCurve
@@ -65,28 +66,31 @@ class _Frames:
 
 
 def film(
-    scenes: Iterable[Shot], *, frames: int | None = None, made: str = MADE, trace: KeepCurve | None = None
+    scenes: Iterable[Shot], *, frames: int | None = None, made: str = MADE, caption: Caption | None = None
 ) -> Iterator[Video]:
     """Compose a whole film, chunk by chunk.
 
     Args:
         frames: how many there will be, where that is known; a short film then has its whole time on one axis.
         made: what stands above the reconstruction.
-        trace: grows by every chunk that is shown.
+        caption: the line above; grows by every chunk that is shown.
     """
-    running = RunningCurve()
+    running, caption = RunningCurve(), caption or Caption()
     for shot in scenes:
         if running.duration is None and frames is not None:
             running.duration = float(frames / shot.tokens.info.fps)
-        if trace is not None:
-            trace.add(shot.tokens)
-        yield compose(shot, running, made=made)
+        yield compose(shot, running, made=made, caption=caption)
 
 
 def compose(
-    shot: Shot, curve: RunningCurve | None = None, *, made: str = MADE, short_side: tuple[int, int] = SHORT_SIDE
+    shot: Shot,
+    curve: RunningCurve | None = None,
+    *,
+    made: str = MADE,
+    caption: Caption | None = None,
+    short_side: tuple[int, int] = SHORT_SIDE,
 ) -> Video:
-    """One chunk of film: labelled panels side by side, above the curve where there is one."""
+    """One chunk of film: labelled panels side by side, between the caption and the curve where there are such."""
     backdrop = shot.original or shot.result
     count, rates = len(shot.result), frame_keep_rates(shot.tokens).tolist()
     panels = [([f"kept cells {rate:.0%}" for rate in rates], lit(backdrop.frames, shot.tokens))]
@@ -94,8 +98,12 @@ def compose(
     if shot.original is not None:
         panels.insert(0, (["input"] * count, shot.original.frames))
     drawn = side_by_side(panels, short_side=short_side)
+    size = _type_size(drawn.shape[1])
+    if caption is not None:
+        line = caption.add(shot.tokens, shot.original, shot.result)
+        drawn = above(line_picture(line, drawn.shape[2], size), drawn)
     if curve is not None:
-        seconds, size = _frame_seconds(shot.tokens, curve.frames), _type_size(drawn.shape[1])
+        seconds = _frame_seconds(shot.tokens, curve.frames)
         drawn = torch.cat([drawn, curve.draw(seconds, rates, width=drawn.shape[2], size=size)], 1)
     return Video(frames=_even(drawn), fps=backdrop.fps, seconds=backdrop.seconds)
 

@@ -52,10 +52,10 @@ class Panel:
 
 
 def png(panels: Sequence[Panel]) -> bytes:
-    """Panels side by side, two in a row."""
+    """Panels side by side, two in a row; one alone is as wide as two, so that all plots of a page have one scale."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = _figure(SIZE[0] * columns, SIZE[1] * rows)
+    figure = _figure(2 * SIZE[0], SIZE[1] * rows)
     for part, panel in zip(figure.subfigures(rows, columns, squeeze=False).flat, panels, strict=False):
         _draw(part, panel, notes=not panel.scatter)
     return _png(figure)
@@ -140,7 +140,7 @@ def _series(axes: Axes, panel: Panel, series: Series, i: int, *, notes: bool) ->
 
 def keep_curves(curves: Mapping[str, KeepCurve], *, title: str = "") -> bytes:
     """The share of cells kept over time as PNG, a panel for each curve, with that of the whole clip as a line."""
-    figure = _figure(8, 1 + 2 * len(curves))
+    figure = _figure(2 * SIZE[0], SIZE[1] * len(curves))
     panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, curve) in zip(panels, curves.items(), strict=True):
         seconds, rates = curve.seconds, curve.keep_rates

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from inlay.errors import InlayError, UsageError, pick
+from inlay.masking.steps import LADDER, OWN
 from inlay.tokenizer import Tokenizer
 from inlay.web import render
 from inlay.web.clips import CLIPS, DEFAULT, EncodedClips
@@ -22,6 +23,7 @@ from inlay.web.sessions import Sessions
 BY_TAU, BY_KEEP = "threshold (tau)", "keep rate"
 USUAL, TENTH, PAPER, ALL = "usual tau", "10 % of the tokens", "what the paper keeps", "every cell"
 PRESETS: dict[str, float | None] = {USUAL: None, TENTH: 0.10, PAPER: 0.62, ALL: 1.0}  # keep rates; the paper's of DAVIS
+MODELS_OWN = "model's own"  # step
 LONGEST_STATE = 2000  # characters of an address
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class Controls:
     most_tau: float
     keep: float  # percent
     least_keep: float
+    step: str
     fill: str
 
 
@@ -72,6 +75,12 @@ class Actions:
         filler = self.tokenizer.filler
         best = next((name for name in ("lit", "lit-paper") if name in filler.lits), "hold")
         return [name for name in render.FILL_NAMES if name in {filler.default, "hold", "linear", best}]
+
+    @property
+    def steps(self) -> list[str]:
+        """Those to choose between; a model whose gains nobody measured has its own and no other."""
+        profile = self.tokenizer.profile
+        return [MODELS_OWN, *LADDER, OWN] if profile is not None and profile.gains else [MODELS_OWN]
 
     # --- a clip comes in ---------------------------------------------------------------------------------------------
 
@@ -168,6 +177,16 @@ class Actions:
 
         return self._try(visitor, work, which)
 
+    def restep(self, visitor: str | None, which: str, step: str) -> View:
+        """The same cells, rounded more finely or more coarsely."""
+
+        def work(session: Session) -> str:
+            name = pick("step", step, {key: key for key in self.steps})
+            session.choose_step(None if name == MODELS_OWN else name, which)
+            return f"Setting {which}: step {name}. Reconstruct, and see what it costs and saves."
+
+        return self._try(visitor, work, which)
+
     # --- pictures ----------------------------------------------------------------------------------------------------
 
     def reconstruct(self, visitor: str | None, which: str, fill: str, advance: Advance) -> View:
@@ -198,9 +217,8 @@ class Actions:
         session.load_built_in(name, clip)
 
     def _restore(self, session: Session, which: str, text: str) -> None:
-        """A setting from an address: `tau:0.3:lit`, or `keep:0.1:hold`."""
-        kind, _, rest = text.partition(":")
-        value, _, fill = rest.partition(":")
+        """A setting from an address: `tau:0.3:lit`, or `keep:0.1:hold:coarse`."""
+        kind, value, fill, step, *_ = [*text.split(":"), "", "", ""]
         try:
             number = float(value)
         except ValueError:
@@ -211,13 +229,15 @@ class Actions:
             session.choose_tau(number, which)
         if fill in self.fills:
             session.setting(which).fill = fill
+        if step in self.steps:
+            session.choose_step(step, which)
 
     def _decode(self, session: Session, which: str, fill: str, advance: Advance) -> bool:
         """False: what was decoded is no longer what is shown."""
         original = session.original
         result, video = session.reconstruct(self.tokenizer, fill, advance, which)
         advance(0.95, "Writing the film")
-        render.write_film(result, video, original, session.film_place(which, fill))
+        render.write_film(result, video, original, session.film_place(which, fill), title=session.name)
         return session.setting(which).result is result
 
     def _in_time(self, advance: Advance) -> Advance:
@@ -291,6 +311,7 @@ def _controls(session: Session, which: str) -> Controls | None:
         most_tau=max(4 * usual, choice.tau),
         keep=100 * choice.curve.keep_rate,
         least_keep=100 * session.least_keep,
+        step=setting.step or MODELS_OWN,
         fill=setting.fill,
     )
 

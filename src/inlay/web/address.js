@@ -4,7 +4,7 @@ state.errorSeconds = 12;
 let firstState = new URLSearchParams(location.hash.slice(1));
 let writing = 0;
 
-const settingText = (s) => `${s.keep === null ? `tau:${s.tau}` : `keep:${s.keep}`}:${s.fill}`;
+const settingText = (s) => [s.keep === null ? `tau:${s.tau}` : `keep:${s.keep}`, s.fill, ...(s.step === null ? [] : [s.step])].join(":");
 
 function remember() {
   if (state.playing) return;

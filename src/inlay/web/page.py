@@ -18,7 +18,7 @@ from inlay.web.render import FILL_NAMES
 from inlay.web.session import SETTINGS
 
 TITLE = "Inlay"
-LEAD = "Video tokens for what changes. Dark cells are dropped; reconstruct, and see how well they come back."
+LEAD = "Cells that change become tokens. Dark cells are dropped; reconstruct, and see how well they come back."
 HERE = Path(__file__).parent
 OUTSIDE = ".gradio-container { overflow: clip !important; }"  # hidden would make a box of its own: nothing would stick
 HEAVY = {"concurrency_id": "network", "concurrency_limit": 1}  # one clip goes through the network at a time
@@ -99,12 +99,16 @@ def _controls(actions: Actions) -> dict[str, Any]:
         parts["keep"] = gr.Slider(
             0, 100, value=25, step=0.1, label="keep rate (%)", elem_id="keep", visible=False, **waiting
         )
+        steps = actions.steps
+        parts["step"] = gr.Radio(
+            steps, value=steps[0], label="Round kept cells by (step)", elem_id="step", visible=len(steps) > 1
+        )
         parts["fill"] = gr.Radio(fills, value=default, label="Fill dropped cells with", elem_id="fill")
     parts["go"] = gr.Button("Reconstruct", variant="primary", interactive=False, elem_id="go")
     return parts
 
 
-CONTROLS = ("which", "preset", "mode", "tau", "keep", "fill", "clip", "go")
+CONTROLS = ("which", "preset", "mode", "tau", "keep", "step", "fill", "clip", "go")
 SHOWN = ("status", "data", "table", "code", *CONTROLS, "token_file", "film")
 
 
@@ -139,6 +143,9 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
     def refill(which: str, fill: str, request: gr.Request) -> list[Any]:
         return _answer(actions.refill(request.session_hash, str(which), str(fill)))
 
+    def restep(which: str, step: str, request: gr.Request) -> list[Any]:
+        return _answer(actions.restep(request.session_hash, str(which), str(step)))
+
     def by(mode: str) -> list[Any]:
         return [gr.update(visible=mode == BY_TAU), gr.update(visible=mode == BY_KEEP)]
 
@@ -162,6 +169,7 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
     p["preset"].input(preset, [p["which"], p["preset"]], everything, **quick)
     p["which"].input(switch, [p["which"]], everything, **quick)
     p["fill"].input(refill, [p["which"], p["fill"]], everything, **quick)
+    p["step"].input(restep, [p["which"], p["step"]], everything, **quick)
     p["mode"].input(by, [p["mode"]], [p["tau"], p["keep"]], **quick)
     p["see"].click(latents, [p["frame"]], [p["latents"]], js="() => [window.inlay.frame]", **quick)
     page.unload(leave)
@@ -188,7 +196,7 @@ def _followed(view: View) -> dict[str, Any]:
     c = view.controls
     if c is None:
         free = gr.update(interactive=view.can_choose)
-        return {"which": gr.skip(), "mode": gr.skip(), "tau": free, "keep": free, "fill": gr.skip()}
+        return {"which": gr.skip(), "mode": gr.skip(), "tau": free, "keep": free, "step": free, "fill": gr.skip()}
     most = c.most_tau or 1.0
     step = 10.0 ** (math.floor(math.log10(most)) - 3)
     least = math.ceil(10 * c.least_keep) / 10
@@ -198,6 +206,7 @@ def _followed(view: View) -> dict[str, Any]:
         "mode": gr.update(value=c.mode),
         "tau": gr.update(maximum=round(most, 4), step=step, value=c.tau, visible=by_tau, interactive=able),
         "keep": gr.update(minimum=least, value=round(c.keep, 1), visible=not by_tau, interactive=able),
+        "step": gr.update(value=c.step, interactive=able),
         "fill": gr.update(value=c.fill),
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inlay.draw.caption import Caption
 from inlay.draw.film import film, shots
 from inlay.draw.images import data_uri, image_bytes
 from inlay.draw.lighting import DIM, EDGE, GAIN, RAMP, heat
+from inlay.masking.steps import OWN
+from inlay.measure import bits_per_pixel
+from inlay.types import STEPPED, Recipe
 from inlay.video import write_video
 from inlay.video.frames import Video
 from inlay.web.session import Result, Session, Setting
@@ -83,6 +88,7 @@ def _setting(setting: Setting, folder: Path) -> dict[str, Any]:
         "keep": choice.keep,
         "fill": setting.fill,
         "fill_name": FILL_NAMES.get(setting.fill, setting.fill),
+        "step": setting.step,
         "rate": choice.curve.keep_rate,
         "rates": choice.curve.keep_rates,
         "seconds": choice.curve.seconds,
@@ -134,7 +140,7 @@ def table(session: Session) -> str:
     return f'<div class="inlay-table"><table><tr><th>setting</th>{head}</tr>{body}</table>{note}</div>'
 
 
-ROWS = ("clip", "tau", "keep rate", "tokens", "fill", "PSNR (dB)", "SSIM", "bytes", "bits per pixel")
+ROWS = ("clip", "tau", "keep rate", "tokens", "step", "fill", "PSNR (dB)", "SSIM", "bytes", "bits per pixel")
 
 
 def _cell(label: str, session: Session, name: str, setting: Setting, result: Result | None) -> str:
@@ -146,12 +152,19 @@ def _cell(label: str, session: Session, name: str, setting: Setting, result: Res
         "tau": f"{choice.tau:.4g}",
         "keep rate": f"{choice.curve.keep_rate:.1%}, mode {choice.mode}",
         "tokens": f"{choice.curve.tokens:,} of {choice.curve.cells:,}",
+        "step": _step(choice.chunks[0].recipe),
         "fill": "not yet" if result is None else FILL_NAMES[result.fill],
         "PSNR (dB)": "not yet" if result is None else _number(result.psnr, 2),
         "SSIM": "not yet" if result is None else _number(result.ssim, 4),
         "bytes": "not yet" if size is None else f"{size:,}",
         "bits per pixel": "not yet" if size is None else f"{8 * size / pixels:.4f}",
     }[label]
+
+
+def _step(recipe: Recipe) -> str:
+    if recipe.step is None:
+        return f"{OWN}, chunk by chunk" if recipe.precision in STEPPED else "none"
+    return f"{recipe.step:.3g} grey level{'' if recipe.step == 1 else 's'}"
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -164,7 +177,7 @@ def code(session: Session, which: str) -> str:
         setting = session.settings.get(which)
         if setting is None:
             return ""
-        made = snippets(session, setting.choice, setting.fill)
+        made = snippets(session, setting)
     blocks = (("Command line", made.command), ("Python", made.python))
     return "".join(
         f'<figure class="inlay-code"><figcaption>{title} <button type="button" data-copy>Copy</button></figcaption>'
@@ -224,11 +237,13 @@ def _tiles(pictures: list[Tensor]) -> Tensor:
 # --- the film ---------------------------------------------------------------------------------------------------------
 
 
-def write_film(result: Result, video: Video, original: Video | None, path: Path) -> Path:
+def write_film(result: Result, video: Video, original: Video | None, path: Path, *, title: str) -> Path:
     """Input, kept cells and reconstruction side by side, as an mp4 that browsers play."""
     start = time.perf_counter()
     scenes = shots(result.choice.chunks, [video], None if original is None else [original])
     made = f"reconstruction ({FILL_NAMES[result.fill]})"
-    write_video(film(scenes, frames=result.choice.frames, made=made), path, force=True)
+    info = replace(result.choice.chunks[0].info, frames=result.choice.frames)
+    caption = Caption(title=title, bits=bits_per_pixel(result.token_file.stat().st_size, info))
+    write_video(film(scenes, frames=info.frames, made=made, caption=caption), path, force=True)
     result.seconds["film"] = time.perf_counter() - start
     return path

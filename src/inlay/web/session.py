@@ -24,6 +24,7 @@ from inlay.errors import InlayError, UsageError, pick
 from inlay.masking import Budget
 from inlay.measure import MeasureConfig, compare
 from inlay.tokenizer import Tokenizer
+from inlay.types import Recipe
 from inlay.video.frames import Video, join_videos
 from inlay.web.clips import EncodedClip, pieces
 from inlay.web.limits import Limits
@@ -75,6 +76,7 @@ class Setting:
 
     choice: Choice
     fill: str
+    step: str | None = None  # how coarsely kept cells are rounded; None: as the model's profile has it
     token_file: Path | None = None
     results: dict[str, Result] = field(default_factory=dict)  # by fill
 
@@ -132,7 +134,7 @@ class Session:
             if not self.settings:
                 raise UsageError("there is no clip yet; drop in a video or pick a built-in one")
             first = self.settings[SETTINGS[0]]
-            return self.settings.setdefault(which, Setting(choice=first.choice, fill=first.fill))
+            return self.settings.setdefault(which, Setting(choice=first.choice, fill=first.fill, step=first.step))
 
     # --- a clip comes in ---------------------------------------------------------------------------------------------
 
@@ -191,14 +193,28 @@ class Session:
         """The mask at a threshold, from the cached latents alone."""
         with self.lock:
             latents = self._latents()
-            return self._choose(latents, latents.tokens(latents.recipe(tau)), tau, None, which)
+            return self._choose(latents, latents.tokens(self._recipe(tau, which)), tau, None, which)
 
     def choose_keep(self, keep: float, which: str = "A") -> Choice:
         """The mask that keeps at most this share of the cells, filled up to it exactly."""
         with self.lock:
             latents = self._latents()
             plan = latents.solve(Budget(keep=keep, exact=True))
+            plan = replace(plan, recipe=self._recipe(plan.recipe.tau, which))
             return self._choose(latents, plan, plan.recipe.tau, keep, which)
+
+    def choose_step(self, step: str | None, which: str = "A") -> Choice:
+        """The same mask, its cells rounded otherwise."""
+        with self.lock:
+            latents, setting = self._latents(), self.setting(which)
+            choice = setting.choice
+            latents.parts.recipe(replace(latents.config, step=step), choice.tau)  # refused here if it cannot be
+            setting.step = step
+            return self.choose_tau(choice.tau, which) if choice.keep is None else self.choose_keep(choice.keep, which)
+
+    def _recipe(self, tau: float, which: str) -> Recipe:
+        latents, step = self._latents(), self.setting(which).step if self.settings else None
+        return latents.parts.recipe(replace(latents.config, step=step), tau)
 
     def _choose(
         self, latents: WholeVideo, chunks: Iterable[Tokens], tau: float, keep: float | None, which: str
@@ -207,11 +223,12 @@ class Session:
         scores = [found.score_BTHW for _, found in latents.selections(latents.recipe(tau), scored=True)]
         score_Shw = torch.cat([score[0] for score in scores if score is not None])
         choice = _choice(tokens, tau, keep, score_Shw)
-        fill = latents.parts.filler.default
+        fill, step = latents.parts.filler.default, None
         if self.settings:
-            fill = self.setting(which).fill
-            self._discard(self.settings[which])
-        self.settings[which] = Setting(choice=choice, fill=fill)
+            before = self.setting(which)
+            fill, step = before.fill, before.step
+            self._discard(before)
+        self.settings[which] = Setting(choice=choice, fill=fill, step=step)
         return choice
 
     def _latents(self) -> WholeVideo:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.web.clips import CODE
-from inlay.web.session import Choice, Session
+from inlay.web.session import Choice, Session, Setting
 
 STANDARD = "mini"  # the backbone that needs no flag
 
@@ -19,8 +19,9 @@ class Snippets:
     python: str
 
 
-def snippets(session: Session, choice: Choice, fill: str) -> Snippets:
+def snippets(session: Session, setting: Setting) -> Snippets:
     """Both give the very bytes that the page's download has."""
+    choice, fill = setting.choice, setting.fill
     backbone = choice.chunks[0].recipe.backbone
     model = "" if backbone == STANDARD else f" --backbone {shlex.quote(backbone)}"
     name = f'"{backbone}"' if backbone != STANDARD else ""
@@ -28,6 +29,8 @@ def snippets(session: Session, choice: Choice, fill: str) -> Snippets:
     if session.original is None:
         return _of_tokens(session.name, fill, load)
     flags, words = _budget(choice)
+    if setting.step is not None:
+        flags, words = f"{flags} --step {shlex.quote(setting.step)}", f'{words}, step="{setting.step}"'
     made = CODE.get(session.name)
     source = session.name if made is None else f"{session.stem}.mkv"
     if session.reduced_to is not None:

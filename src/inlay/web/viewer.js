@@ -75,7 +75,8 @@ function pictures() {
     found.push([`kept${name}`, `${name}: kept cells ${(100 * setting.rate).toFixed(1)} %`]);
     if (!setting.result) continue;
     const quality = setting.psnr === null ? "" : `, ${setting.psnr.toFixed(2)} dB`;
-    found.push([name, `${name}: ${setting.fill_name}${quality}`]);
+    const step = setting.step === null ? "" : `, step ${setting.step}`;
+    found.push([name, `${name}: ${setting.fill_name}${step}${quality}`]);
     if (state.data.input) found.push([`diff${name}`, `${name}: difference x${state.data.look.gain}`]);
   }
   return found;

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=PanelGroup,
-    help="Latent caches of trainers: pack them into tokens, unpack them, make them from videos.",
+    help="Pack latent caches of trainers, unpack, make them.",
     no_args_is_help=True,
 )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -61,9 +62,10 @@ def _run(
     from inlay.cli.viewing import write_film
     from inlay.codec import VideoEncoder
     from inlay.container import TokenReader
+    from inlay.draw.caption import Caption
     from inlay.draw.film import shots
     from inlay.masking import Budget
-    from inlay.measure import compare
+    from inlay.measure import bits_per_pixel, compare
     from inlay.video import open_video, write_video
     from inlay.video.synthetic import demo_clip
 
@@ -92,7 +94,9 @@ def _run(
         decode_file(token_reader, decoded, tokenizer=tokenizer, fill=fill, force=True, screen=screen)
     with timed("film"), open_video(clip) as a, open_video(decoded) as b, TokenReader(tokens) as token_reader:
         scenes = shots(token_reader, b, a)
-        made = write_film(scenes, film, curve, title="clip.mp4", frames=a.frames, force=True, screen=screen)
+        bits = bits_per_pixel(Path(tokens).stat().st_size, token_reader.info)
+        caption = Caption(title=Path(video or clip).name, bits=bits)
+        made = write_film(scenes, film, curve, caption=caption, frames=a.frames, force=True, screen=screen)
     with timed("measure"), open_video(clip) as a, open_video(decoded) as b:
         report = compare(a.chunks(), b.chunks(), ("psnr", "ssim"))
     named = {"clip": clip, "token_file": tokens, "decoded": decoded, "fill": fill}

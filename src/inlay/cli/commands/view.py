@@ -61,8 +61,9 @@ def view(
 ) -> None:
     """Film which cells of a clip are kept.
 
-    Side by side: input, kept cells lit, reconstruction; beneath, the share of kept cells. From a token file without
-    --original: the last two panels. With OUT.png: a contact sheet of masks for several tau.
+    Side by side: input, kept cells lit, reconstruction; above, file, tau, keep rate, bits and PSNR up to the chunk that
+    is shown; beneath, the share of kept cells. From a token file without --original: the last two panels, no PSNR. With
+    OUT.png: a contact sheet of masks for several tau.
     """
     taus = list(tau or ())
     is_tokens = Path(source).suffix == paths.TOKEN_SUFFIX
@@ -105,14 +106,17 @@ def _film(
     from inlay.cli.passes import backbone_of, tokenizer_of
     from inlay.cli.viewing import write_film
     from inlay.codec import Encoder, check_file
-    from inlay.container import TokenReader
+    from inlay.container import TokenReader, as_stored
+    from inlay.draw.caption import Caption
     from inlay.draw.film import shots
+    from inlay.measure import bits_per_pixel
     from inlay.video import open_video
 
     chunks: Iterable[Tokens]
     originals: Iterable[Video] | None
     frames: int | None
     fill: str | None
+    caption = Caption(title=Path(original or source).name)
     with ExitStack() as stack:
         if is_tokens:
             reader = stack.enter_context(TokenReader(source, large=large))
@@ -121,17 +125,17 @@ def _film(
             recipe, frames, chunks = reader.recipe, reader.info.frames, reader
             named = None if model.backbone == options.Model.backbone else model.backbone
             tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=backbone_of(recipe, named)), screen)
-            mode = recipe.streaming
+            mode, caption.bits = recipe.streaming, bits_per_pixel(Path(source).stat().st_size, reader.info)
         else:
             video = stack.enter_context(open_video(source, size=size))
             tokenizer, frames, fill = model.load(), video.frames, model.fill
             config = config.resolve(tokenizer.spec)
             originals, encoded = tee(video.chunks(config.chunk_frames))
-            chunks, mode = Encoder(tokenizer, config, tau=taus[0] if taus else None).encode(encoded), config.mode
+            encoder = Encoder(tokenizer, config, tau=taus[0] if taus else None)
+            chunks, mode = map(as_stored, encoder.encode(encoded)), config.mode
         shown, decoded = tee(chunks)
         scenes = shots(shown, tokenizer.decode_chunks(decoded, fill=fill), originals)
-        title = Path(source).name
-        record = write_film(scenes, film, curve, title=title, frames=frames, force=force, screen=screen)
+        record = write_film(scenes, film, curve, caption=caption, frames=frames, force=force, screen=screen)
         return record | {"mode": mode}
 
 

@@ -8,11 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from inlay.errors import InlayError, UsageError, pick
+from inlay.draw.plots import png
+from inlay.errors import InlayError, MissingError, UsageError, pick
 from inlay.research.studies.ablation import ablation, fill_sweep, sweep
 from inlay.research.studies.bits import bits
 from inlay.research.studies.cost import cost
 from inlay.research.studies.flicker import flicker
+from inlay.research.studies.opening import headline
 from inlay.research.studies.pictures import backbones, masks, token_usage, with_films
 from inlay.research.studies.quality import main
 from inlay.research.studies.records import Store, restored
@@ -90,15 +92,29 @@ def write_page(store: Store, page: Path) -> Path:
     place = Store(page.resolve().parent)
     carried = [[_carried(f, store, place) for f in s.figures if f.file] for s in sections]
     kept = [replace(s, figures=tuple(f for f in row if f)) for s, row in zip(sections, carried, strict=True)]
-    return place.write_text(page.name, results_page(kept))
+    return place.write_text(page.name, results_page(kept, headline_file=_headline(sections, place)))
+
+
+def _headline(sections: Sequence[Section], place: Store) -> str:
+    """The plot that the page begins with; empty where nothing can draw it."""
+    panel, file = headline(sections), "pictures/results/headline.png"
+    if panel is None:
+        return ""
+    with suppress(MissingError):
+        place.write_bytes(file, png([panel]))
+    return file if (place.root / file).is_file() else ""
 
 
 def _carried(figure: Figure, store: Store, place: Store) -> Figure | None:
-    """The picture copied beside the page, which must not depend on where the studies' folder lies.
+    """The picture beside the page, which must not depend on where the studies' folder lies: plots are drawn from their
+    numbers, others copied.
 
     One that is gone from that folder may lie beside the page from an earlier time; else there is none.
     """
     file = f"pictures/results/{Path(figure.file).name}"
-    if (store.root / figure.file).is_file():
+    if figure.panels:
+        with suppress(MissingError):
+            place.write_bytes(file, png(figure.panels))
+    elif (store.root / figure.file).is_file():
         place.write_bytes(file, (store.root / figure.file).read_bytes())
     return replace(figure, file=file) if (place.root / file).is_file() else None

@@ -14,6 +14,7 @@ import torch
 from inlay.backbones import load_backbone
 from inlay.codec import encode_clip
 from inlay.container.tokens import Tokens
+from inlay.draw.caption import Caption
 from inlay.draw.film import Shot, compose, side_by_side
 from inlay.draw.images import image_bytes, strip
 from inlay.draw.plots import Panel, Series
@@ -229,7 +230,8 @@ def film_rules(bench: Bench, store: Store, data: DataSet, settings: Iterable[Set
             if not (store.root / file).is_file():
                 scene = scene or bench.scene(clip)
                 outcome = bench.run(scene, setting)
-                store.write_bytes(file, film(scene.video, outcome.video, outcome.tokens))
+                line = Caption(title=clip.name, bits=outcome.bits_per_pixel)
+                store.write_bytes(file, film(scene.video, outcome.video, outcome.tokens, line))
             caption = f"{clip.name}, {setting.rule}: input, kept cells, reconstruction ({bench.fill_of(setting)})"
             films.append(Figure(file=file, caption=caption))
     return tuple(films)
@@ -244,15 +246,16 @@ def film_pairs(store: Store, pairs: Iterable[tuple[str, Video, Video]]) -> tuple
     return tuple(films)
 
 
-def film(original: Video, result: Video, tokens: Tokens | None = None) -> bytes:
+def film(original: Video, result: Video, tokens: Tokens | None = None, caption: Caption | None = None) -> bytes:
     """Panels side by side as an animated WebP, small enough to be part of a page."""
     if tokens is not None:
-        whole = compose(Shot(original=original, tokens=tokens, result=result), short_side=SIDES)
+        shot = Shot(original=original, tokens=tokens, result=result)
+        whole = compose(shot, caption=caption, short_side=SIDES)
     else:
         panels = [("input", original.frames), ("reconstruction", result.frames)]
         rows = [([name] * len(frames), frames) for name, frames in panels]
         whole = Video(frames=side_by_side(rows, short_side=SIDES), fps=original.fps)
-    return webp_bytes(whole, quality=70)
+    return webp_bytes(whole)
 
 
 def with_films(section: Section, bench: Bench, store: Store, data: DataSet) -> Section:

@@ -1,4 +1,12 @@
 
+function unfold() {
+  var section = location.hash && document.getElementById(location.hash.slice(1));
+  var folded = section && section.querySelector("details");
+  if (folded) { folded.open = true; section.scrollIntoView(); }
+}
+window.addEventListener("hashchange", unfold);
+unfold();
+
 document.querySelectorAll("thead th").forEach(function (head) {
   function sort() {
     var table = head.closest("table"), body = table.tBodies[0], at = head.cellIndex;

@@ -12,10 +12,13 @@ from pathlib import Path
 from inlay.draw.images import data_uri
 from inlay.draw.plots import Panel, svg
 from inlay.errors import MissingError
+from inlay.research.studies.opening import headline, sentences
 from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table
 
 STYLE, SCRIPT = (Path(__file__).with_name(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
 IMAGE_KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
+OPEN_SECTIONS = 2  # more are folded
+HEADLINE_ALT = "PSNR against the keep rate"
 EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
 
 
@@ -25,30 +28,42 @@ def html_report(sections: Sequence[Section], root: Path, *, title: str = "Inlay:
     films = list({f.file: f for s in sections for f in s.films if (root / f.file).is_file()}.values())
     links += [("films", "Films")] if films else []
     menu = " ".join(f'<a href="#{escape(name)}">{escape(text)}</a>' for name, text in links)
-    body = "\n".join([*(_section(s, root) for s in sections), _films(films, root), _foot(sections)])
+    is_open = len(sections) <= OPEN_SECTIONS
+    above = headline(sections) if is_open else None
+    parts = [_section(s, root, is_open=is_open, above=above) for s in sections]
+    body = "\n".join([*parts, _films(films, root), _foot(sections)])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
-        "<p>Numbers in brackets are 95 % intervals. A click on a column sorts by it; pointing at a plot, or the arrow "
-        "keys, tell its numbers.</p>\n"
+        f'{_opening(sections)}<p class="hint">Numbers in brackets are 95 % intervals. A click on a column sorts by it; '
+        "pointing at a plot, or the arrow keys, tell its numbers.</p>\n"
         f'<nav>{menu}</nav>\n{body}\n<div id="tip" role="status"></div>\n<script>{SCRIPT}</script>\n'
         "</body>\n</html>\n"
     )
 
 
-def _section(section: Section, root: Path) -> str:
-    parts = [f'<section id="{escape(section.name)}">', f"<h2>{escape(section.title)}</h2>"]
+def _opening(sections: Sequence[Section]) -> str:
+    """Three sentences and one plot."""
+    said, panel = " ".join(sentences(sections)), headline(sections)
+    text = f'<p class="lead">{escape(said)}</p>\n' if said else ""
+    return text + (f'<figure><div class="plots"><div>{_plot(panel)}</div></div></figure>\n' if panel else "")
+
+
+def _section(section: Section, root: Path, *, is_open: bool, above: Panel | None) -> str:
+    """`above`: a plot in sight already."""
+    parts = [f'<section id="{escape(section.name)}"><details{" open" if is_open else ""}>']
+    parts += [f"<summary><h2>{escape(section.title)}</h2></summary>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.text]
     parts += [_table(t) for t in section.tables]
-    parts += [_figure(f, root) for f in section.figures]
+    parts += [_figure(f, root) for f in section.figures if not above or f.panels != (above,)]
     if section.findings:
         marks = {True: "holds", False: "fails", None: ""}
         rows = [f'<li class="{marks[f.holds]}">{escape(f.text())}</li>' for f in section.findings]
         parts.append(f"<ul>{''.join(rows)}</ul>")
     settings = [f"<li>{escape(k)}: {escape(_as_text(v))}</li>" for k, v in section.setup.items() if v or v == 0]
     parts.append(f"<details><summary>Settings of this section</summary><ul>{''.join(settings)}</ul></details>")
-    return "\n".join([*parts, "</section>"])
+    return "\n".join([*parts, "</details></section>"])
 
 
 def _figure(figure: Figure, root: Path) -> str:
@@ -108,16 +123,32 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def results_page(sections: Sequence[Section], *, figures: str = "") -> str:
-    """The page "Results" in Markdown; `figures` is the way from it to the folder of the studies."""
+def results_page(sections: Sequence[Section], *, figures: str = "", headline_file: str = "") -> str:
+    """The page "Results" in Markdown: three sentences and one plot, what does not hold, and the studies, folded.
+
+    Args:
+        figures: the way from the page to the folder of the studies.
+        headline_file: that plot, where it could be drawn.
+    """
+    said = " ".join(sentences(sections))
+    plot = f"![{HEADLINE_ALT}]({headline_file})\n\n" if headline_file else ""
     head = (
-        "# Results\n\nMade by `inlay study docs` from the records of the studies; do not edit by hand. Numbers in "
-        "brackets are 95 % intervals. Rows that begin with `paper:` are the paper's own, with another backbone "
-        "(Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric follows "
-        "is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
+        f"# Results\n\n{said}\n\n{plot}Made by `inlay study docs` from the records of the studies; do not edit by "
+        "hand. Numbers in brackets are 95 % intervals. Rows that begin with `paper:` are the paper's own, with another "
+        "backbone (Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric "
+        "follows is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
     )
-    parts = [part for s in sections for part in (s.markdown(figures=figures, narrow=True), _provenance(s))]
+    parts = [_folded(s, f"{s.markdown(figures=figures, narrow=True)}\n{_provenance(s)}") for s in sections]
     return "\n".join([head, in_short(sections), *parts])
+
+
+def _folded(section: Section, text: str) -> str:
+    """The heading in sight, for the menu, and the rest below it on demand."""
+    heading, _, body = text.partition("\n")
+    tables, figures = len(section.tables), len([f for f in section.figures if f.file])
+    counts = [f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((tables, "table"), (figures, "picture")) if n]
+    title = ", ".join(counts) or "what was found"
+    return f'{heading}\n\n<details markdown="1"><summary>{title}</summary>\n{body}\n</details>\n'
 
 
 def in_short(sections: Sequence[Section]) -> str:
