@@ -78,7 +78,7 @@ def told(root: Path) -> Section:
 def test_a_report_begins_with_three_sentences_and_one_plot(tmp_path: Path) -> None:
     said = sentences([told(tmp_path)])
     assert said == (
-        "Measured: mini on davis (3 clips).",
+        "Measured: mini (weights abc) on davis (3 clips).",
         "On davis ours has 28.30 dB with 62.0 % of the cells, the backbone alone 31.00 dB.",
         "1 of 1 relations that the paper states, or that follow from it, hold here.",
     )

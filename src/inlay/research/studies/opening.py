@@ -27,7 +27,7 @@ def headline(sections: Sequence[Section]) -> Panel | None:
 
 def _measured(sections: Sequence[Section]) -> str:
     clips: dict[str, int] = {}
-    models = dict.fromkeys(str(s.setup["backbone"]).split(",")[0] for s in sections if s.setup.get("backbone"))
+    models = dict.fromkeys(_named(str(s.setup["backbone"])) for s in sections if s.setup.get("backbone"))
     for s in sections:
         for data in s.setup.get("data", ()):
             clips[data["name"]] = max(clips.get(data["name"], 0), len(data["clips"]))
@@ -36,6 +36,12 @@ def _measured(sections: Sequence[Section]) -> str:
     sets = " and ".join(f"{name} ({count} clip{'' if count == 1 else 's'})" for name, count in clips.items())
     studies = f", in {len(sections)} studies" if len(sections) > 1 else ""
     return f"Measured: {', '.join(models)} on {sets}{studies}."
+
+
+def _named(backbone: str) -> str:
+    """`mini (weights 4eebb71c6c0982ca)` of `mini, weights 4eebb71c6c0982ca`."""
+    name, _, weights = backbone.partition(", ")
+    return f"{name} ({weights})" if weights else name
 
 
 def _outcome(sections: Sequence[Section]) -> str:
