@@ -6,12 +6,12 @@
 Every model gives each number a centre and a width from what a decoder knows at that time: the cells kept around it in
 its own slot (left and above) and in the slot before, how old they are, the cell's own last value. Models:
 
-    tables           least squares on the test clip itself and bell curves by how much happens around
-    tables, lit      the same with what LIT makes of the slots before as one more neighbour
-    network          a small one, trained on other clips, in float: one of integers can only be worse
-    network, groups  channels in four groups, each of which sees the ones before
-    network, more groups   eight groups, half as wide again
-    oracle           a network that is shown all cells around, those to come included: no decoder has them
+    tables                least squares on the test clip itself and bell curves by how much happens around
+    tables, lit           the same with what LIT makes of the slots before as one more neighbour
+    network               a small one, trained on other clips, in float: one of integers can only be worse
+    network, groups       channels in four groups, each of which sees the ones before
+    network, more groups  eight groups, half as wide again
+    oracle                a network that is shown all cells around, those to come included: no decoder has them
 
 Nothing is coded: a length is -log2 of what the model gave the number. `seconds_a_clip` are those of the processor, one
 thread: to read a chunk with q8, and the network alone, all cells at once. The rule was: build it if it saves 20 % and
