@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -191,6 +192,14 @@ def test_without_the_library_there_are_no_bd_rates_but_all_else(
     section = run_study(workspace(tokenizer, folder, tmp_path), "bits")
     assert any(line.startswith("No BD-rates: bjontegaard is not installed; run: pip") for line in section.text)
     assert not any("BD-rate" in column for column in section.tables[2].columns) and len(section.tables[2].rows) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a policy that can be asked for on Linux only")
+@pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
+def test_an_encoder_leaves_the_thread_its_priority(codec: Codec) -> None:
+    before = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
+    recode(moving_square(3, 64, 64), codec, 40)
+    assert (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority) == before
 
 
 def test_a_codec_refuses_odd_sizes_in_one_line() -> None:

@@ -119,7 +119,11 @@ def test_how_far_the_decoder_sees() -> None:
 def test_the_last_convolution_gives_pixels_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With float32 everywhere the quick decoder is the plain one to rounding."""
     torch.manual_seed(0)
-    mini = Mini(MiniConfig(decoder_coarse=32, decoder_fine=64, decoder_blocks=(1, 1))).eval().requires_grad_(False)
+    mini = (
+        Mini(MiniConfig(channels=16, decoder_coarse=32, decoder_fine=64, decoder_blocks=(1, 1)))
+        .eval()
+        .requires_grad_(False)
+    )
     for p in mini.parameters():
         p.add_(0.02 * torch.randn_like(p))
     z = torch.randn(1, 16, 3, 8, 12)

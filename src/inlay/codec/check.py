@@ -38,7 +38,8 @@ def table_faults(recipe: Recipe, channels: int) -> list[str]:
     if entry is None:
         return []
     time_stride, space_stride, _ = entry.strides
-    faults = _differences(recipe, channels, (entry.channels, time_stride, space_stride))
+    known = channels if entry.other_channels else entry.channels  # the loaded weights tell: check_tokens
+    faults = _differences(recipe, channels, (known, time_stride, space_stride))
     if recipe.streaming == "stateful" and not entry.stateful:
         faults.append(_STATELESS.format(recipe.backbone))
     return faults
