@@ -31,6 +31,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+SCHEDULED = (os.sched_getscheduler(0), os.sched_getparam(0)) if sys.platform == "linux" else None
+
+
+@pytest.fixture(autouse=True)
+def priority() -> Iterator[None]:
+    """Encoders that tests call may leave a thread of root with real-time priority, which servers and browsers would
+    inherit, to starve the machine."""
+    yield
+    if SCHEDULED is not None:
+        os.sched_setscheduler(0, *SCHEDULED)
+
+
 @pytest.fixture(autouse=True)
 def random_state() -> Iterator[None]:
     """Every test starts from the same seed and leaves the generators as it found them."""
