@@ -27,7 +27,7 @@ RECORDS = ROOT / "benchmarks"
 WEIGHTS = ROOT / "src" / "inlay" / "weights"
 PAGES = (
     "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
-    "docs/pack.md",
+    "docs/pack.md", "docs/bits.md",
     "src/inlay/weights/MODEL_CARD.md",
 )  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)
@@ -142,6 +142,18 @@ def beside_table() -> str:
     return "\n\n" + "\n".join(lines) + "\n\n"
 
 
+def bits_study() -> Path:
+    return latest("bits_davis_*.json")
+
+
+def times_the_bits(codec: str) -> str:
+    """Of ours at equal PSNR, the mean over budgets and clips; at least as many where a curve ended."""
+    table = next(t for t in read(bits_study())["tables"] if "at equal PSNR" in t["caption"])
+    column = next(i for i, name in enumerate(table["columns"]) if codec in name)
+    cell = next(row for row in table["rows"] if row[0]["text"].startswith("mean"))[column]
+    return f"{'at least ' * cell['text'].startswith('≥')}{cell['value']:.2f} times"
+
+
 def main_weights() -> str:
     """Nothing, unless the main study was measured with other weights than those that ship."""
     measured = read(main_study())["setup"]["backbone"].rpartition(" ")[2]
@@ -241,6 +253,7 @@ LINKS: dict[str, Callable[[], Path]] = {  # the records themselves, as links fro
     "demo": demo,
     "samples": samples,
     "main": main_study,
+    "bits": bits_study,
     "fills": fills,
     "cpu-ratio": ratio,
     "tokenize": tokenised,
@@ -257,6 +270,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "samples.x264": ahead_of_us,
     "beside.table": beside_table,
     "main.weights": main_weights,
+    "bits.x264": lambda: times_the_bits("x264"),
+    "bits.x265": lambda: times_the_bits("x265"),
+    "bits.svt-av1": lambda: times_the_bits("SVT-AV1"),
     "peers.ours": lambda: paper_seconds("ours"),
     "peers.infotok": lambda: paper_seconds("InfoTok"),
     "peers.elastictok": lambda: paper_seconds("ElasticTok"),

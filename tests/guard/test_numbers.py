@@ -21,7 +21,7 @@ from tests.guard.tree import ROOT
 
 PAGES = (
     "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
-    "docs/pack.md",
+    "docs/pack.md", "docs/bits.md",
     "src/inlay/weights/MODEL_CARD.md",
 )  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)  # as benchmarks/fill_numbers.py sets them
@@ -231,5 +231,6 @@ def test_records_are_of_the_weights_that_ship() -> None:
     hashes = {name: load_weights(WEIGHTS / f"{file}.safetensors").hash for name, file in files.items()}
     assert linked(r"fills_\w+_[\d-]+\.json", FILL)["weights"] == hashes and hashes["mini"] == SHIPPED
     assert record("noise_floor_cpu.json")["weight_hash"] == SHIPPED
+    assert linked(r"bits_davis_\w+_[\d-]+\.json")["setup"]["backbone"] == f"mini, weights {SHIPPED}"
     for path in (ROOT / "benchmarks").glob("container_cpu_*.json"):
         assert json.loads(path.read_text())["weights"] == SHIPPED
