@@ -84,10 +84,11 @@ def test_both_sides_play_together(ann: Visitor) -> None:
     ann.put("right", "input")
     first = ann.state("frame")
     ann.page.get_by_role("button", name="play").click()
-    ann.until("frame => inlay.frame !== frame", first)
-    seen = {ann.state("frame") for _ in range(12)}
+    for _ in range(3):  # and it goes on
+        ann.until("frame => inlay.frame !== frame", first)
+        first = ann.state("frame")
     ann.page.get_by_role("button", name="pause").click()
-    assert len(seen) > 1 and not ann.state("playing")
+    assert not ann.state("playing")
     assert f"frame {ann.state('frame')} of 49" in ann.page.locator(".where").inner_text()
     ann.page.locator(".inlay-view").press("ArrowRight")
     ann.page.locator(".seek").fill("7")
