@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from dataclasses import replace
 
 import pytest
@@ -16,14 +14,8 @@ from inlay.fill.lit import WindowBlock, rope_tables
 from inlay.kernels import windows
 from inlay.kernels.rule import NEEDS
 from inlay.kernels.windows import stretches
+from tests.triton_here import DEVICE, needs_triton
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is first imported
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None and os.environ.get("INLAY_REQUIRE_GPU") != "1",
-    reason="triton is not installed; pip install '.[kernels]'",
-)
 CONFIGS = {
     "plus": LitConfig(kind="plus", channels=4, width=64, heads=2, blocks=2, window=4, grid=64),
     "paper": LitConfig(kind="paper", channels=4, width=48, heads=2, blocks=2, grid=64),

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 
 import pytest
@@ -23,14 +21,8 @@ from inlay.codec.cuts import (
     plain_jumps,
     thumbnails,
 )
+from tests.triton_here import DEVICE, needs_triton
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is first imported
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None and os.environ.get("INLAY_REQUIRE_GPU") != "1",
-    reason="triton is not installed; pip install 'inlay[kernels]'",
-)
 RELATIVE = 1e-5  # the plain function adds blocks in float32, the kernel in float64
 
 

@@ -3,22 +3,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 import torch
 from torch import Tensor
 
 from inlay.codec.packing import pack_kept, scatter_kept
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is first imported
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None and os.environ.get("INLAY_REQUIRE_GPU") != "1",
-    reason="triton is not installed; pip install 'inlay[kernels]'",
-)
+from tests.triton_here import DEVICE, needs_triton
 
 
 def assert_same(z_BCTHW: Tensor, keep_BTHW: Tensor) -> None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 
 import pytest
@@ -12,14 +10,8 @@ import torch
 from torch import Tensor
 
 from inlay.video.frames import pixel_levels, plain_frames, plain_pixels, to_frames, to_pixels
+from tests.triton_here import DEVICE, needs_triton
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is first imported
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None and os.environ.get("INLAY_REQUIRE_GPU") != "1",
-    reason="triton is not installed; pip install 'inlay[kernels]'",
-)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 import warnings
 
@@ -15,14 +13,8 @@ from torch import Tensor
 from inlay.masking import CRITERIA, REFERENCES, MaskConfig, keep_mask, scan
 from inlay.masking.criteria import tree_sum
 from inlay.masking.scan import plain_scan
+from tests.triton_here import DEVICE, needs_triton
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is first imported
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None and os.environ.get("INLAY_REQUIRE_GPU") != "1",
-    reason="triton is not installed; pip install '.[kernels]'",
-)
 TAUS = {"latent-l1": 0.8, "latent-l2": 1.0, "latent-cosine": 0.1}
 
 
