@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import ctypes
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -85,7 +87,12 @@ def loaded(actions: Actions, tmp_path: Path) -> Actions:
 
 
 def rate(view: View) -> float:
-    return float(view.table.split("keep rate</th><td>")[1].split("%")[0])
+    return float(column(view, "keep rate")[0].removesuffix("%"))
+
+
+def column(view: View, name: str) -> list[str]:
+    """Of the table, from the first setting to the last."""
+    return re.findall(rf'<td data-label="{re.escape(name)}"[^>]*>([^<]*)', view.table)
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -207,14 +214,14 @@ def test_what_is_shown_is_what_the_token_file_gives(loaded: Actions) -> None:
     decoded = loaded.tokenizer.decode(inlay.container.open(view.token_file), fill="linear")
     sheets = loaded.sessions.of("ann").setting("A").results["linear"].sheets
     assert all(np.abs(painted(sheets, frame, 64, 64) - decoded.frames[frame].numpy()).mean() < 4 for frame in range(17))
-    for word in ("PSNR", "SSIM", "bits per pixel", "decode (s)", f"{view.token_file.stat().st_size:,}"):
+    for word in ("PSNR", "SSIM", "bits per pixel", ", decode ", f"{view.token_file.stat().st_size:,}"):
         assert word in view.table
 
 
 def test_fills_stand_side_by_side_until_the_mask_changes(loaded: Actions) -> None:
     loaded.reconstruct("ann", "A", "hold", quiet)
     view = loaded.reconstruct("ann", "A", "linear", quiet)
-    assert "<td>hold</td><td>linear</td>" in view.table
+    assert column(view, "fill") == ["hold", "linear"]
     view = loaded.refill("ann", "A", "hold")
     assert "Showing the reconstruction with hold" in view.status and shown(view)["settings"]["A"]["fill"] == "hold"
     pictures = sorted(loaded.sessions.of("ann").folder.glob("pictures*"))
@@ -434,7 +441,7 @@ def test_two_settings_stand_side_by_side(loaded: Actions) -> None:
     b = loaded.reconstruct("ann", "B", "linear", quiet)
     assert a.token_file is not None and b.token_file is not None and a.token_file.name == b.token_file.name
     assert a.token_file.read_bytes() != b.token_file.read_bytes()
-    assert "<th>A</th><th>B</th>" in b.table and "<td>hold</td><td>linear</td>" in b.table
+    assert re.findall(r"<th>(\w)</th>", b.table) == ["A", "B"] and column(b, "fill") == ["hold", "linear"]
     back = loaded.switch("ann", "A")
     assert back.controls is not None and back.controls.fill == "hold" and back.controls.tau == 0.05
     assert back.token_file == a.token_file
@@ -470,7 +477,7 @@ def test_a_step_changes_bytes_and_no_mask_in_either_setting(stepped: Actions) ->
     data = shown(view)["settings"]
     assert data["A"]["mask"] == data["B"]["mask"] == before["mask"]
     assert [before["step"], data["A"]["step"], data["B"]["step"]] == [None, "fine", "small"]
-    assert "<th>step</th><td>1 grey level</td><td>8 grey levels</td>" in view.table
+    assert column(view, "step") == ["1 grey level", "8 grey levels"]
     files = [stepped.reconstruct("ann", which, "hold", quiet).token_file for which in ("A", "B")]
     fine, small = (file.read_bytes() for file in files if file is not None)
     assert len(small) < len(fine)
@@ -685,6 +692,42 @@ def test_the_page_answers_to_its_own_names(
 
     fence = RequestFilter(app, folder=tmp_path, hosts=config.hosts)
     assert all(fence.serves(host) for host in served) and not any(fence.serves(host) for host in refused)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_file_that_goes_while_it_is_asked_for_is_not_there(tmp_path: Path, begun: bool) -> None:
+    responses = pytest.importorskip("starlette.responses", reason="the page needs Gradio; pip install '.[web]'")
+    picture, sent = tmp_path / "0.webp", []
+    picture.write_bytes(b"0" * 100)
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        response = responses.FileResponse(picture)
+        if not begun:
+            picture.unlink()
+        await response(scope, receive, send)
+
+    async def receive() -> Any:
+        await asyncio.sleep(60)  # the visitor stays
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        picture.unlink(missing_ok=True)
+
+    def ask(path: str) -> None:
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+        }
+        asyncio.run(RequestFilter(app, folder=tmp_path, hosts=frozenset({"localhost"}))(scope, receive, send))
+
+    ask(f"/file={picture}")
+    assert sent[0]["status"] == (200 if begun else 404)
+    assert begun or b"gone" in sent[1]["body"]
+    with pytest.raises((RuntimeError, OSError)):
+        ask("/config")  # what goes wrong elsewhere is not hidden
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:

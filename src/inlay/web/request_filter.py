@@ -18,6 +18,7 @@ SHUT = ("/proxy=", "/reverse_proxy", "/deep_link", "/monitoring", "/vibe", "/cus
 EVERYWHERE = {"0.0.0.0", "::"}
 FOREIGN = b"this page is not served under that name; who runs it can allow the name (--names)"
 CLOSED = b"this page does not hand out that file"
+GONE = b"that file is gone: it went with its visitor, or newer results took its place"
 
 
 class RequestFilter:
@@ -50,7 +51,25 @@ class RequestFilter:
             await self._refuse(scope, send, 403, CLOSED)
         else:
             is_json = b"json" in found.get(b"content-type", b"")
-            await self.app(scope, self._receiving(receive) if is_json else receive, self._sending(send))
+            await self._answer(scope, self._receiving(receive) if is_json else receive, self._sending(send))
+
+    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Let the page answer; a file that is taken away between its being found and its being sent is not there."""
+        begun = False
+
+        async def sending(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sending)
+        except (OSError, RuntimeError):
+            wanted = self._wanted(scope["path"])
+            if wanted is None or Path(wanted).exists():
+                raise
+            if not begun:
+                await self._refuse(scope, send, 404, GONE)
 
     def serves(self, host: str) -> bool:
         """Whether the page answers under this name. An address is no name that somebody could lead elsewhere."""
@@ -67,11 +86,16 @@ class RequestFilter:
         """Of a path as the server has decoded it, once; a second decoding must not lead elsewhere."""
         if any(word in path for word in SHUT):
             return False
+        wanted = self._wanted(path)
+        return wanted is None or all(self.inside(form) for form in (wanted, unquote(wanted)))
+
+    def _wanted(self, path: str) -> str | None:
+        """The file that a path asks for."""
         place = path.find("/file")
         if place < 0:
-            return True
+            return None
         _, found, wanted = path[place:].partition("=") if FILE in path else path[place:].partition("/file/")
-        return not found or all(self.inside(form) for form in (wanted, unquote(wanted)))
+        return wanted if found else None
 
     def inside(self, wanted: str) -> bool:
         """A relative path would be one from wherever the server was started; links are followed before judging."""
