@@ -7,12 +7,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from inlay.draw.animated import avif_bytes, webp_bytes
+from inlay.draw.images import data_uri
 from inlay.research.studies.report import html_report
+from inlay.video.frames import Video
 from tests.units.test_report import section
 
 CHROMIUM = os.environ.get("INLAY_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -97,6 +102,26 @@ def test_arrow_keys_walk_along_a_plot(page: Any) -> None:
 def test_the_film_is_there_and_has_its_size(page: Any) -> None:
     shape = page.locator("#films img").evaluate("i => [i.complete, i.naturalWidth, i.naturalHeight]")
     assert shape[0] and shape[1] > 300 and shape[2] > 100
+
+
+def test_a_film_has_its_colours(browser: Any) -> None:
+    """Browsers look for the range of colours in the stream, other readers in the file around it: both must agree."""
+    shades = torch.tensor([[24, 24, 24], [235, 235, 235], [200, 40, 60], [40, 90, 220]], dtype=torch.uint8)
+    frame = shades.repeat_interleave(32, 0).expand(64, -1, -1)
+    video = Video(frames=frame.expand(3, -1, -1, -1).contiguous(), fps=Fraction(10))
+    script = """async address => {
+        const image = new Image(), canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
+        image.src = address;
+        await image.decode();
+        [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+        pen.drawImage(image, 0, 0);
+        return [16, 48, 80, 112].map(x => [...pen.getImageData(x, 32, 1, 1).data].slice(0, 3));
+    }"""
+    for made, kind in ((avif_bytes(video), "avif"), (webp_bytes(video), "webp")):
+        page = browser.new_page()
+        seen = torch.tensor(page.evaluate(script, data_uri(made, kind)))
+        page.close()
+        assert (seen - shades).abs().max() <= 10, kind  # the wrong range is off by 16
 
 
 def test_the_foot_names_commit_and_configuration(page: Any) -> None:

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "src" / "inlay"
 SKIPPED = {".git", ".venv", "demo", "runs", "build", "dist", "__pycache__"}
 BINARY = {
     *(".inlay", ".safetensors", ".pt", ".gz", ".woff2"),
-    *(".png", ".webp", ".jpg", ".gif", ".mp4", ".mkv", ".webm", ".ivf"),
+    *(".png", ".avif", ".webp", ".jpg", ".gif", ".mp4", ".mkv", ".webm", ".ivf"),
 }
 
 

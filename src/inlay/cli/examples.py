@@ -21,7 +21,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command -> lines; what follows # is 
     "verify": ("inlay verify clip.inlay", "inlay verify tokens/ 'again/*.inlay'"),
     "view": (
         "inlay view clip.mp4                                  # -> clip.view.mp4",
-        "inlay view clip.mp4 clip.webp --curve curve.png      # for a web page; and the share of kept cells",
+        "inlay view clip.mp4 clip.avif --curve curve.png      # for a web page; and the share of kept cells",
         "inlay view clip.mp4 masks.png --tau 0.3 --tau 0.9    # masks of several thresholds",
         "inlay view clip.inlay film.mp4 --original clip.mp4",
     ),
@@ -54,7 +54,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command -> lines; what follows # is 
     ),
     "bench": ("inlay bench --sizes 64x64 --frames 9 --stages encode,mask,decode --repeats 1",),
     "cache make": (
-        "inlay cache make videos/ latents/ --format musubi-wan --backbone mini --frames 9 --size 64  # or wan-2.1",
+        "inlay cache make videos/ latents/ --format musubi-hv15 --backbone mini --frames 9 --size 64  # or wan-2.1 ...",
     ),
     "cache pack": ("inlay cache pack latents/ packed/ --keep 0.5 --verify",),
     "cache unpack": ("inlay cache unpack packed/ restored/",),

@@ -10,12 +10,12 @@ from typing import Any
 from inlay.cli.passes import counted
 from inlay.cli.screen import Screen
 from inlay.codec import EncodeConfig, KeepCurve
+from inlay.draw.animated import ANIMATED
 from inlay.draw.caption import Caption
 from inlay.draw.film import Shot, film
 from inlay.draw.images import image_bytes
 from inlay.draw.plots import keep_curves
 from inlay.draw.sheet import mask_rows, mask_sheet
-from inlay.draw.webp import webp_bytes
 from inlay.errors import ConfigError
 from inlay.files import write_atomic
 from inlay.tokenizer import Tokenizer
@@ -26,14 +26,14 @@ FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 2.0, 3.0)  # a sheet's thresholds where non
 
 
 def write_film(
-    scenes: Iterable[Shot], out: str, curve: str | None, *, caption: Caption, frames: int | None, force: bool,
-    screen: Screen,
+    scenes: Iterable[Shot], out: str, curve: str | None, *, fill: str, caption: Caption, frames: int | None,
+    force: bool, screen: Screen,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the film (the suffix says as what), then the curve; returns what `inlay view --json` prints."""
     with screen.progress("filming", frames) as advance:
-        pictures = counted(film(scenes, frames=frames, caption=caption), advance)
-        if Path(out).suffix.lower() == ".webp":
-            write_atomic(out, webp_bytes(pictures))
+        pictures = counted(film(scenes, frames=frames, made=f"reconstruction ({fill})", caption=caption), advance)
+        if animated := ANIMATED.get(Path(out).suffix.lower()):
+            write_atomic(out, animated(pictures))
         else:
             write_video(pictures, out, force=force)
     if curve is not None:

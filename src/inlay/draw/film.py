@@ -93,7 +93,7 @@ def compose(
     """One chunk of film: labelled panels side by side, between the caption and the curve where there are such."""
     backdrop = shot.original or shot.result
     count, rates = len(shot.result), frame_keep_rates(shot.tokens).tolist()
-    panels = [([f"kept cells {rate:.0%}" for rate in rates], lit(backdrop.frames, shot.tokens))]
+    panels = [([f"kept cells {100 * rate:.0f} %" for rate in rates], lit(backdrop.frames, shot.tokens))]
     panels.append(([made] * count, shot.result.frames))
     if shot.original is not None:
         panels.insert(0, (["input"] * count, shot.original.frames))
@@ -110,7 +110,7 @@ def compose(
 
 def lit(frames_THWC: Tensor, tokens: Tokens) -> Tensor:
     """The frames of one chunk under its mask."""
-    return light(frames_THWC.cpu(), tokens.mask[slot_of_frame(tokens)].cpu(), tokens.recipe.space_stride)
+    return light(frames_THWC.cpu(), tokens.mask[slot_of_frame(tokens)].cpu(), tokens.recipe.cell_side)
 
 
 def frame_keep_rates(tokens: Tokens) -> Tensor:

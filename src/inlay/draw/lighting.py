@@ -18,10 +18,14 @@ GAIN = 4  # how much a difference is enlarged
 RAMP = torch.tensor([[0, 32, 77], [65, 77, 107], [124, 123, 120], [188, 175, 111], [255, 234, 70]])  # dark to bright
 
 
-def light(frames_THWC: Tensor, keep_Thw: Tensor, stride: int) -> Tensor:
-    """Frames with the dropped cells dark and grey, kept ones as they are, and a line between."""
-    _, height, width, _ = frames_THWC.shape
-    keep_THW = keep_Thw.repeat_interleave(stride, 1).repeat_interleave(stride, 2)[:, :height, :width]
+def light(frames_THWC: Tensor, keep_Thw: Tensor, side: float) -> Tensor:
+    """Frames with the dropped cells dark and grey, kept ones as they are, and a line between.
+
+    Args:
+        side: of a cell, in pixels.
+    """
+    row_H, column_W = (((torch.arange(n) + 0.5) / side).long() for n in frames_THWC.shape[1:3])
+    keep_THW = keep_Thw[:, row_H][:, :, column_W]
     grey_THW = (frames_THWC.float() @ LUMA).mul_(DIM).to(torch.uint8)
     out = torch.where(keep_THW[..., None], frames_THWC, grey_THW[..., None])
     edge_THW = torch.zeros_like(keep_THW)

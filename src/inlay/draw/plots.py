@@ -149,7 +149,7 @@ def keep_curves(curves: Mapping[str, KeepCurve], *, title: str = "") -> bytes:
         axes.fill_between(times, percent, step="post", color=COLOURS[0], alpha=0.25, linewidth=0)
         axes.step(times, percent, where="post", color=COLOURS[0], linewidth=1.5)
         axes.axhline(100 * curve.keep_rate, color=COLOURS[1], linewidth=1.2, linestyle="--")
-        axes.set(ylabel="cells kept (%)", ylim=(0, 104), title=f"{name}: {curve.keep_rate:.1%} of cells kept")
+        axes.set(ylabel="cells kept (%)", ylim=(0, 104), title=f"{name}: {100 * curve.keep_rate:.1f} % of cells kept")
         axes.margins(x=0)
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("seconds")

@@ -99,7 +99,7 @@ class RunningCurve:
             pen.line([(x, at.top), (x, at.bottom)], fill=FAINT)
         pen.line(steps, fill=LINE, width=2)
         pen.line([(now, at.top), (now, at.bottom)], fill=NOW, width=2)
-        text = f"kept cells over time: now {self.keep_rates[-1]:.0%}"
+        text = f"kept cells over time: now {100 * self.keep_rates[-1]:.0f} %"
         pen.text((left, head // 2), text, fill=INK, font=font(size), anchor="lm")
         return pixels(paper)
 

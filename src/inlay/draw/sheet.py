@@ -49,9 +49,9 @@ def mask_sheet(clip: Video, rows: Sequence[MaskRow], spec: BackboneSpec, *, titl
     frames = clip.frames[last]
     strips: list[Strip] = [(("input", f"{len(clip)} frames"), [f"frame {i}" for i in last], fitted(frames, TILE, TILE))]
     for row in rows:
-        shares = [f"{share:.0%}" for share in row.keep_Thw.flatten(1).float().mean(1).tolist()]
+        shares = [f"{100 * share:.0f} %" for share in row.keep_Thw.flatten(1).float().mean(1).tolist()]
         drawn = fitted(light(frames, row.keep_Thw, spec.space_stride), TILE, TILE)
-        strips.append(((f"tau {row.tau:.3g}", f"{row.keep_rate:.1%} kept"), shares, drawn))
+        strips.append(((f"tau {row.tau:.3g}", f"{100 * row.keep_rate:.1f} % kept"), shares, drawn))
     return _drawn(strips, title)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from inlay.video import VideoReader
     from inlay.video.frames import Video
 
-PICTURE, FILM = ".png", ".webp"  # suffixes of a contact sheet, and of the film that is not a video file
+PICTURE, ANIMATED = ".png", (".avif", ".webp")  # suffixes of a contact sheet, and of films that are no video files
 
 
 def view(
@@ -32,7 +32,7 @@ def view(
         str | None,
         typer.Argument(
             metavar="OUT",
-            help="A film (.mp4, .mov, .mkv, or .webp for web pages) or a sheet of masks (.png).  "
+            help="A film (.mp4, .mov, .mkv, or .avif, .webp for web pages) or a sheet of masks (.png).  "
             "[default: VIDEO with .view.mp4]",
         ),
     ] = None,
@@ -47,7 +47,7 @@ def view(
     tau: Annotated[
         list[float] | None,
         typer.Option(
-            "--tau", metavar="X", help="As for encode; may be repeated for a sheet.  [default: the model's own]"
+            "--tau", metavar="TAU", help="As for encode; may be repeated for a sheet.  [default: the model's own]"
         ),
     ] = None,
     criterion: options.Criterion = "latent-l1",
@@ -135,7 +135,10 @@ def _film(
             chunks, mode = map(as_stored, encoder.encode(encoded)), config.mode
         shown, decoded = tee(chunks)
         scenes = shots(shown, tokenizer.decode_chunks(decoded, fill=fill), originals)
-        record = write_film(scenes, film, curve, caption=caption, frames=frames, force=force, screen=screen)
+        record = write_film(
+            scenes, film, curve, fill=fill or tokenizer.filler.default, caption=caption, frames=frames, force=force,
+            screen=screen,
+        )  # fmt: skip
         return record | {"mode": mode}
 
 
@@ -189,7 +192,7 @@ def _check(
     for name, path in (("curve", curve), ("sheet", sheet)):
         if path is not None:
             paths.output_png(name, path, force=force, inputs=inputs)
-    if film is not None and Path(film).suffix.lower() == FILM:
-        paths.output(film, force=force, inputs=inputs, what="a film", suffixes=(FILM,))
+    if film is not None and Path(film).suffix.lower() in ANIMATED:
+        paths.output(film, force=force, inputs=inputs, what="a film", suffixes=ANIMATED)
     elif film is not None:
         paths.output_video(film, force=force, inputs=inputs)

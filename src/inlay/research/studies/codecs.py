@@ -8,11 +8,8 @@ setting is also a command for the program (`Codec.command`), and a record keeps 
 from __future__ import annotations
 
 import io
-import os
 import shlex
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +20,7 @@ from inlay.video.frames import Video
 from inlay.video.geometry import Geometry
 from inlay.video.pixels import Converter, careful_bicubic
 from inlay.video.source import pyav, reason
+from inlay.video.svt import undisturbed
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -88,7 +86,7 @@ def recode(video: Video, codec: Codec, crf: int) -> tuple[Video, int]:
     if video.width % 2 or video.height % 2:
         raise VideoError(f"{codec.name}: 4:2:0 has no odd sizes, and frames are {video.width}x{video.height}")
     try:
-        with _undisturbed():
+        with undisturbed():
             stream = _encoded(video, codec, crf)
         frames, size = _decoded(stream, codec)
     except (av.FFmpegError, OSError, ValueError) as error:
@@ -138,20 +136,3 @@ def _decoded(data: bytes, codec: Codec) -> tuple[list[torch.Tensor], int]:
                 frames.append(convert(frame))
             size += sum(p.size for p in stripped.filter(None if end else packet))  # which takes the packet away
     return frames, size
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """SVT-AV1 tells its settings on standard error unless the environment says otherwise. For root it also gives the
-    thread that calls it real-time priority and leaves it there: all that thread starts later would starve the machine.
-    """
-    before = os.environ.get("SVT_LOG")
-    os.environ["SVT_LOG"] = before or "1"  # errors only
-    scheduled = (os.sched_getscheduler(0), os.sched_getparam(0)) if sys.platform == "linux" else None
-    try:
-        yield
-    finally:
-        if scheduled is not None:
-            os.sched_setscheduler(0, *scheduled)
-        if before is None:
-            del os.environ["SVT_LOG"]

@@ -14,12 +14,12 @@ import torch
 from inlay.backbones import load_backbone
 from inlay.codec import encode_clip
 from inlay.container.tokens import Tokens
+from inlay.draw.animated import avif_bytes
 from inlay.draw.caption import Caption
 from inlay.draw.film import Shot, compose, side_by_side
 from inlay.draw.images import image_bytes, strip
 from inlay.draw.plots import Panel, Series
 from inlay.draw.sheet import TILE, MaskRow, mask_sheet
-from inlay.draw.webp import webp_bytes
 from inlay.errors import InlayError, MissingError, VideoError
 from inlay.masking import MaskConfig, Profile, keep_mask, scan
 from inlay.measure import calibrate
@@ -36,7 +36,7 @@ from inlay.video.frames import Video
 PICTURED = 4  # clips
 FACTORS = (1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3, 3.0)  # thresholds, in multiples of ours
 CHUNKS = 4  # of a long video whose use of cells is drawn
-SIDES = (176, 176)  # pixels of the short side of a panel
+SIDES = (176, 256)  # least and most pixels of the short side of a panel
 FILMED = 2  # clips
 
 
@@ -226,7 +226,7 @@ def film_rules(bench: Bench, store: Store, data: DataSet, settings: Iterable[Set
         scene = None
         for setting in settings:
             key = make_key(kind="film", clip=clip.identity, setting=setting.record(), model=bench.model(setting))
-            file = f"films/{file_name(clip.name)}.{setting.rule}.{key}.webp"
+            file = f"films/{file_name(clip.name)}.{setting.rule}.{key}.avif"
             if not (store.root / file).is_file():
                 scene = scene or bench.scene(clip)
                 outcome = bench.run(scene, setting)
@@ -241,13 +241,13 @@ def film_pairs(store: Store, pairs: Iterable[tuple[str, Video, Video]]) -> tuple
     """Originals beside another system's reconstructions."""
     films = []
     for i, (name, original, other) in enumerate(pairs):
-        path = store.write_bytes(f"films/pair-{i}.webp", film(original, other))
+        path = store.write_bytes(f"films/pair-{i}.avif", film(original, other))
         films.append(Figure(file=str(path.relative_to(store.root)), caption=f"{name}: input, reconstruction"))
     return tuple(films)
 
 
 def film(original: Video, result: Video, tokens: Tokens | None = None, caption: Caption | None = None) -> bytes:
-    """Panels side by side as an animated WebP, small enough to be part of a page."""
+    """Panels side by side as an animated AVIF, small enough to be part of a page."""
     if tokens is not None:
         shot = Shot(original=original, tokens=tokens, result=result)
         whole = compose(shot, caption=caption, short_side=SIDES)
@@ -255,7 +255,7 @@ def film(original: Video, result: Video, tokens: Tokens | None = None, caption: 
         panels = [("input", original.frames), ("reconstruction", result.frames)]
         rows = [([name] * len(frames), frames) for name, frames in panels]
         whole = Video(frames=side_by_side(rows, short_side=SIDES), fps=original.fps)
-    return webp_bytes(whole)
+    return avif_bytes(whole)
 
 
 def with_films(section: Section, bench: Bench, store: Store, data: DataSet) -> Section:
