@@ -13,9 +13,10 @@ import torch
 
 from inlay import container
 from inlay.container import as_stored, to_bytes
-from inlay.container.quick import pack_quick, unpack_quick
+from inlay.container.quick import _deflate, _inflate, pack_quick, unpack_quick
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError
+from inlay.kernels.rule import why_not
 from tests.units.test_container import make_tokens, same
 
 
@@ -178,3 +179,31 @@ class TestDamage:
             struct.pack_into("<i" if form else "<I", wrong, at + form, value)
             with pytest.raises(TokenFileError, match="a patch is outside"):
                 unpack_quick(bytes(wrong), mask, 1)
+
+
+@pytest.mark.skipif(bool(why_not("inflate")), reason="isal is not installed")
+def test_isal_reads_what_zlib_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sound lanes alike to the byte; damaged ones are refused by both, or hold what was asked for and no more."""
+    dice, refused = np.random.default_rng(7), 0
+    for _ in range(400):
+        size = int(dice.integers(1, 3000))
+        numbers = np.rint(dice.laplace(0, dice.choice([0.1, 1, 20]), size)).clip(-128, 127).astype(np.int8)
+        whole = _deflate(numbers.tobytes())
+        damaged = bytearray(whole)
+        damaged[dice.integers(len(whole))] ^= 1 << int(dice.integers(8))
+        for data in (whole, whole[:-1], whole + b"\0", bytes(damaged)):
+            found = []
+            for level in ("0", "1"):
+                monkeypatch.setenv("INLAY_FAST", level)
+                try:
+                    found.append(_inflate(data, size))
+                except TokenFileError:
+                    found.append(b"refused")
+            if data is whole:
+                assert found == [numbers.tobytes()] * 2
+            elif found[0] == b"refused":
+                refused += 1
+                assert found[1] == b"refused" or len(found[1]) == size
+            else:
+                assert found[0] == found[1]
+    assert refused > 900

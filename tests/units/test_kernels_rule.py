@@ -34,7 +34,7 @@ def fitting(name: Name) -> Stand:
 @pytest.fixture
 def able(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that has everything, with gradients off."""
-    for need in ("cuda", "triton", "vnni", "avx512_bf16"):
+    for need in ("cuda", "triton", "vnni", "avx512_bf16", "isal"):
         monkeypatch.setitem(NEEDS, need, (lambda: True, ""))
     monkeypatch.setenv("INLAY_FAST", "1")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

@@ -3,8 +3,8 @@
 
 Every channel is a row of bytes, or of differences from the slot before, from the token before, or both. Blocks of
 tokens are sorted into classes by how much happens in them, and all bytes of one width, whatever their channel, make a
-lane: one Huffman-coded stream, which zlib reads at hundreds of megabytes a second. It takes a few per cent more bits
-than q8, whose contexts follow every number.
+lane: one Huffman-coded stream, which zlib or ISA-L reads at hundreds of megabytes a second. It takes a few per cent
+more bits than q8, whose contexts follow every number.
 
 Legend: N tokens, C channels, K classes, L lanes.
 """
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from inlay.container.q8 import LARGEST, quantise, steps_for, stored_steps
 from inlay.errors import TokenFileError
+from inlay.kernels.inflate import inflate
 
 Bytes = NDArray[np.int8]
 Ints = NDArray[np.int64]
@@ -30,6 +31,7 @@ BLOCK = 8  # tokens that share a class
 MOST_LANES = 64
 FROM_SLOT, FROM_TOKEN = 64, 128  # flags beside a channel's base lane: what its bytes are differences from
 _HEAD = struct.Struct("<HBBI")  # block, classes, lanes; patches. As long as that of q8, so that steps follow alike
+_RUNS = 0.3  # share of bytes like the one before, from which on runs may be worth a try
 _SHORTER = 0.98  # how much smaller differences must be than what they are of, to be worth their sums
 
 
@@ -120,17 +122,15 @@ def unpack_quick(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Ten
 
 def _rows(lanes: list[bytes], base_C: Ints, counts: Ints, tokens: int) -> Bytes:
     """[C, N]: each channel's bytes, class after class, from the lanes."""
-    rows_CN = np.empty((len(base_C), tokens), dtype=np.int8)
-    sources, at = [np.frombuffer(lane, dtype=np.int8) for lane in lanes], [0] * len(lanes)
+    at, parts = [0] * len(lanes), []
     runs = [(number, count) for number, count in enumerate(counts.tolist()) if count]
-    for row, base in zip(rows_CN, base_C.tolist(), strict=True):
-        begin = 0
+    for base in base_C.tolist():
         for number, count in runs:
             lane = base + number
             first = at[lane]
-            row[begin : begin + count] = sources[lane][first : first + count]
-            at[lane], begin = first + count, begin + count
-    return rows_CN
+            at[lane] = end = first + count
+            parts.append(lanes[lane][first:end])
+    return np.frombuffer(bytearray().join(parts), dtype=np.int8).reshape(len(base_C), tokens)
 
 
 def _split(rows_CN: Bytes, counts: Ints) -> list[list[Bytes]]:
@@ -184,28 +184,28 @@ def _fit(residual: Bytes) -> tuple[NDArray[np.uint8], Ints]:
 
 
 def _deflate(data: bytes) -> bytes:
-    """Raw deflate of Huffman codes, with runs of one byte or without, whichever is shorter: real repetition is rare,
-    and looking for it would be slow on both sides."""
+    """Raw deflate of Huffman codes, and with runs of one byte where that is shorter: other repetition is rare, and
+    looking for it would be slow on both sides."""
     if not data:
         return b""
-    coders = [zlib.compressobj(9, zlib.DEFLATED, -15, 9, kind) for kind in (zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE)]
+    found = np.frombuffer(data, dtype=np.uint8)
+    alike = np.count_nonzero(found[1:] == found[:-1])
+    kinds = [zlib.Z_HUFFMAN_ONLY, *([zlib.Z_RLE] if alike > _RUNS * len(found) else [])]
+    coders = [zlib.compressobj(9, zlib.DEFLATED, -15, 9, kind) for kind in kinds]
     return min((coder.compress(data) + coder.flush() for coder in coders), key=len)
 
 
 def _inflate(data: bytes, size: int) -> bytes:
-    """Exactly `size` bytes, which is all that is ever held."""
+    """Exactly `size` bytes."""
     if not size:
         if data:
             raise TokenFileError(f"an empty lane has {len(data)} bytes")
         return b""
-    coder = zlib.decompressobj(-15)
-    try:
-        found = coder.decompress(data, size)
-        ended = coder.eof or not coder.decompress(coder.unconsumed_tail, 1)
-    except zlib.error as error:
-        raise TokenFileError("Huffman-coded data are damaged") from error
-    if len(found) != size or not ended or not coder.eof or coder.unused_data:
-        raise TokenFileError(f"Huffman-coded data should hold exactly {size} bytes")
+    found = inflate(data, size)
+    if found is None:
+        raise TokenFileError(
+            f"Huffman-coded data should hold exactly {size} bytes; these are damaged, or hold another number"
+        )
     return found
 
 

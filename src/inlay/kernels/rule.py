@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from inlay.kernels import bf16, int8
-from inlay.kernels.switch import compiles, has_triton, is_on
+from inlay.kernels.switch import compiles, has_isal, has_triton, is_on
 
 Name = Literal[
-    "winograd", "windows", "int8", "bf16", "still", "pixels", "scan", "cuts", "lit", "graphs", "compiled"
+    "winograd", "windows", "int8", "bf16", "still", "inflate", "pixels", "scan", "cuts", "lit", "graphs", "compiled"
 ]  # fmt: skip
 HALF = (torch.bfloat16, torch.float16)
 
@@ -47,6 +47,7 @@ PATHS: dict[Name, FastPath] = {
         device="cpu", dtypes=(torch.float32,), needs=("on", "avx512_bf16"),
     ),
     "still": FastPath(title="slots that repeat are copied", device="cpu"),
+    "inflate": FastPath(title="caches read by ISA-L in place of zlib", device="cpu", needs=("on", "isal")),
     "pixels": FastPath(
         title="pixel kernels",
         device="cuda", dtypes=(torch.uint8, torch.float32, *HALF), needs=("on", "cuda", "triton"), inference=False,
@@ -69,6 +70,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {  # name -> whether it is me
     "compile": (compiles, "INLAY_FAST=compile turns it on; the first call of each shape takes a minute"),
     "cuda": (torch.cuda.is_available, "no CUDA device"),
     "triton": (has_triton, "triton is not installed"),
+    "isal": (has_isal, "isal is not installed"),
     "vnni": (int8.is_here, "this CPU has no VNNI"),
     "avx512_bf16": (bf16.is_here, "this CPU has no bfloat16 instructions"),
 }

@@ -50,3 +50,9 @@ def compiles() -> bool:
 def has_triton() -> bool:
     """Whether Triton is installed; looked up once, and not imported."""
     return importlib.util.find_spec("triton") is not None
+
+
+@cache
+def has_isal() -> bool:
+    """Whether ISA-L's Python package is installed."""
+    return importlib.util.find_spec("isal") is not None
