@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from inlay.codec import EncodeConfig, Parts
+from inlay.backbones import WEIGHTS
+from inlay.codec import EncodeConfig, Parts, encode_clip
 from inlay.codec.choose import usual_bits
 from inlay.container import as_stored
 from inlay.container.q8 import STEPS_PER_DEVIATION
@@ -19,6 +20,7 @@ from inlay.masking import LADDER, OWN, Profile, step_size
 from inlay.masking.steps import channel_steps
 from inlay.measure.gains import Gains
 from inlay.tokenizer import Tokenizer
+from inlay.video.synthetic import demo_clip
 from tests.conftest import moving_square
 from tests.contracts.blocks import CHANNELS, Blocks
 
@@ -76,6 +78,18 @@ class TestGains:
     def test_need_a_clip(self) -> None:
         with pytest.raises(UsageError, match="at least one clip"):
             Gains().finish()
+
+    def test_fast_paths_do_not_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Their rounding is larger than the noise whose way to the picture is measured."""
+        if not (WEIGHTS / "mini.safetensors").is_file():
+            pytest.skip("a small network has no fast path, and this copy has no other")
+        tokenizer = Tokenizer.from_pretrained("mini", device="cpu")
+        z = encode_clip(tokenizer, demo_clip(9, 96, 96)).z_BCTHW
+        found = []
+        for level in ("0", "1"):
+            monkeypatch.setenv("INLAY_FAST", level)
+            found.append(Gains().update(tokenizer, z).finish())
+        assert found[0] == found[1]
 
 
 class TestProfile:

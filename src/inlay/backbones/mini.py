@@ -29,7 +29,7 @@ from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec
 from inlay.errors import ConfigError, UsageError
 from inlay.kernels.prepared import prepared
 from inlay.kernels.still import Call, repeats
-from inlay.kernels.winograd import Bits, Conv3x3, transform_weights, winograd
+from inlay.kernels.winograd import FEW, Bits, Conv3x3, transform_weights, winograd
 from inlay.weightfile import fill_module, load_weights
 
 TIME, SPACE, FOLD = 4, 4, 2  # frames a slot, pixels a block side at the first stage, and once more
@@ -204,7 +204,12 @@ class Conv1x1(nn.Conv2d):
     def forward(self, y: Tensor) -> Tensor:
         if y.device.type != "cpu":
             return super().forward(y)
-        return F.linear(y.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+        y_NHWC, cells = y.permute(0, 2, 3, 1), y.shape[0] * y.shape[2] * y.shape[3]
+        if cells >= FEW:
+            return F.linear(y_NHWC, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+        padded = F.pad(y_NHWC.reshape(cells, -1), (0, 0, 0, FEW - cells))  # so few rows are shared by their columns
+        made = F.linear(padded, self.weight.flatten(1), self.bias)[:cells]
+        return made.view(*y_NHWC.shape[:3], -1).permute(0, 3, 1, 2)
 
 
 class Block(nn.Module):

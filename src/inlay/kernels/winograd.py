@@ -22,6 +22,7 @@ from inlay.kernels.prepared import prepared
 from inlay.kernels.rule import Name, may_run
 
 TILE, READ = 4, 6  # outputs and inputs a side of one tile
+FEW = 16  # rows of a product; of fewer the library shares sums between threads, and last bits depend on their number
 AT_ONCE = 64  # tiles transformed together: few enough to stay in the cache, enough for a good matrix product
 NARROWEST = 64  # channels; below that transforms cost more than they save
 _B = [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0], [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0],
@@ -56,10 +57,18 @@ class Conv3x3(nn.Conv2d):
 
     def convolved(self, x_NCHW: Tensor) -> Tensor:
         if not self.is_quick(x_NCHW, "winograd"):
-            return super().forward(x_NCHW)
+            return self.plain(x_NCHW)
         if self.bits <= 16 and self.is_quick(x_NCHW, "bf16"):
             return bf16.convolve(x_NCHW, self)
         return winograd(x_NCHW.permute(0, 2, 3, 1), prepared(self, kernels_of), self.bias).permute(0, 3, 1, 2)
+
+    def plain(self, x_NCHW: Tensor) -> Tensor:
+        """As nn.Conv2d has it; a picture of a few places gets columns of zeros, as its border is anyway."""
+        batch, _, height, width = x_NCHW.shape
+        if x_NCHW.device.type != "cpu" or batch * height * width >= FEW:
+            return super().forward(x_NCHW)
+        wider = F.pad(x_NCHW, (0, -(-FEW // (batch * height)) - width))
+        return super().forward(wider)[..., :width]
 
     def is_quick(self, x_NCHW: Tensor, name: Name) -> bool:
         tensors = (x_NCHW, self.weight) if self.bias is None else (x_NCHW, self.weight, self.bias)
