@@ -42,6 +42,8 @@ Criterion: TypeAlias = Literal["latent-l1", "latent-l2", "latent-cosine", "pixel
 Reference: TypeAlias = Literal["last-kept", "previous"]
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "q8", "q8-quick"]
 Step: TypeAlias = Literal["lossless-ish", "fine", "normal", "coarse", "small", "cache", "deviation"]
+Scale: TypeAlias = Literal["auto", "1", "3/4", "1/2"]
+KeySlots: TypeAlias = Literal["auto", "whole", "thin"]
 AxisOrder: TypeAlias = Literal["THWC", "TCHW", "CTHW"]
 Read: TypeAlias = Callable[[Source], Iterator[Video]]
 
@@ -120,6 +122,8 @@ class Tokenizer(Parts):
         reference: Reference = ...,
         precision: Precision = ...,
         step: Step | float | None = ...,
+        scale: Scale = ...,
+        key_slots: KeySlots = ...,
         size: str = ...,
         fill: str | None = ...,
         chunk_frames: int = ...,
@@ -146,6 +150,8 @@ class Tokenizer(Parts):
         reference: Reference = ...,
         precision: Precision = ...,
         step: Step | float | None = ...,
+        scale: Scale = ...,
+        key_slots: KeySlots = ...,
         size: str = ...,
         fill: str | None = ...,
         chunk_frames: int = ...,
@@ -171,6 +177,8 @@ class Tokenizer(Parts):
         reference: Reference = "last-kept",
         precision: Precision = "q8",
         step: Step | float | None = None,
+        scale: Scale = "auto",
+        key_slots: KeySlots = "auto",
         size: str = "keep",
         fill: str | None = None,
         chunk_frames: int = CLIP_FRAMES,
@@ -197,7 +205,10 @@ class Tokenizer(Parts):
             reference: what a cell is compared with.
             precision: how values are stored when the tokens are saved.
             step: how coarsely q8 rounds them, in grey levels of the picture, or by name; the profile's own by default.
+            scale: encode a smaller picture, which comes back enlarged; `bits` and `psnr` choose by themselves.
             size: resize and crop a file as it is read, as `inlay encode --size` takes it.
+            key_slots: "thin" drops cells of key slots, too, where their neighbours tell them; `keep` and `tokens` do so
+                by themselves where calibration found it better.
             fill: the fill that a saved file suggests to whoever decodes it.
             chunk_frames: frames encoded together.
             key_seconds: longest time between key chunks; 0 for no limit.
@@ -214,6 +225,8 @@ class Tokenizer(Parts):
             reference=reference,
             precision=precision,
             step=step,
+            scale=scale,
+            key_slots=key_slots,
             fill=fill,
             chunk_frames=chunk_frames,
             key_seconds=key_seconds,

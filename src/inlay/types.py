@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -20,6 +21,11 @@ STEPPED = ("q8", "q8-quick")  # precisions that round to steps
 PRECISIONS = ("fp32", "fp16", "bf16", *STEPPED)
 FINEST_STEP, COARSEST_STEP = 2.0**-126, 2.0**100  # normal numbers in bfloat16, far from its ends
 LARGEST_STEP = 1e6  # of the ladder: beyond any that leaves a picture
+KEY_SLOTS = (
+    "whole",
+    "thin",
+)  # what is kept of slots with nothing before: all cells, or those their neighbours do not tell
+SCALES = {"1": Fraction(1), "3/4": Fraction(3, 4), "1/2": Fraction(1, 2)}  # sizes that a video is encoded at
 
 
 def describe(t: Tensor) -> str:
@@ -65,8 +71,16 @@ class Recipe:
     created_by: str = "inlay"  # in words: how the video was cut into chunks
     step: float | None = None  # the place on the ladder that `steps` come from, where they come from one
     steps: tuple[float, ...] | None = None  # of each channel, in bfloat16; None: q8 chooses its own for each chunk
+    key_slots: str = "whole"  # of KEY_SLOTS
+    scale: str = "1"  # of SCALES: the size that the video was encoded at; it comes back at its own
 
     def __post_init__(self) -> None:
+        if self.key_slots not in KEY_SLOTS:
+            raise ConfigError(
+                f"unknown key slots {self.key_slots!r} (choices: {', '.join(KEY_SLOTS)})", about="key_slots"
+            )
+        if self.scale not in SCALES:
+            raise ConfigError(f"unknown scale {self.scale!r} (choices: {', '.join(SCALES)})", about="scale")
         if self.steps is not None:
             object.__setattr__(self, "steps", checked_steps(self.steps))
             if self.precision not in STEPPED:
@@ -81,6 +95,20 @@ class Recipe:
             raise ConfigError(f"tau is a distance and cannot be negative; got {self.tau}")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"unknown precision {self.precision!r} (choices: {', '.join(PRECISIONS)})")
+
+    def coded(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width that a video of this size has for the backbone."""
+        return coded_size(height, width, self.scale)
+
+    @property
+    def cell_side(self) -> float:
+        """Pixels of the video that a cell is wide and high."""
+        return float(self.space_stride / SCALES[self.scale])
+
+
+def coded_size(height: int, width: int, scale: str) -> tuple[int, int]:
+    """Height and width of a video that is encoded at this scale."""
+    return ceil(height * SCALES[scale]), ceil(width * SCALES[scale])
 
 
 def checked_steps(steps: Sequence[float]) -> tuple[float, ...]:

@@ -23,12 +23,13 @@ from inlay.types import Recipe, Span, VideoInfo
 HERE = Path(__file__).parent
 
 
-GOLDEN = ("fp16", "bf16", "q8", "q8_steps", "q8-quick")  # the last two of format 1.1, the others of 1.0
+GOLDEN = ("fp16", "bf16", "q8", "q8_steps", "q8-quick", "q8_half")  # of format 1.0, two of 1.1, the last of 1.2
 
 
 def golden_tokens(name: str) -> Tokens:
     """Two chunks of a 61 x 45 video, the second continuing the first: whole-number arithmetic, the same everywhere."""
-    precision, _, stepped = name.partition("_")
+    precision, _, more = name.partition("_")
+    stepped, halved = more == "steps", more == "half"
     t, y, x, c = np.mgrid[:8, :6, :8, :4]
     numbers = (37 * x + 53 * y + 11 * t * (x + 2 * c) + 29 * c) % 97 + 10 * x - 7 * y * c
     mask = torch.from_numpy((3 * t[..., 0] + 5 * y[..., 0] + 7 * x[..., 0]) % 11 < 4)
@@ -37,13 +38,14 @@ def golden_tokens(name: str) -> Tokens:
     return Tokens(
         values=values[mask],
         mask=mask,
-        info=VideoInfo(width=61, height=45, fps=Fraction(24000, 1001), frames=28),
+        info=VideoInfo(width=122 if halved else 61, height=89 if halved else 45, fps=Fraction(24000, 1001), frames=28),
         recipe=Recipe(
             backbone="golden",
             weight_hash="00112233",
             tau=0.125,
             precision=precision,
             fill="hold",
+            scale="1/2" if halved else "1",
             **({"step": 1.5, "steps": (0.125, 0.19, 0.28, 0.7)} if stepped else {}),
         ),
         spans=(Span(slots=5, frames=17), Span(slots=3, frames=11, key=False)),

@@ -63,6 +63,7 @@ class Case:
         words += ["--precision", c.precision, "--chunk", c.chunk_frames, "--key-every", c.key_seconds]
         words += ["--size", self.size, "--cuts" if c.cuts else "--no-cuts", *["--noise"] * c.noise]
         words += [] if c.step is None else ["--step", c.step]
+        words += ["--scale", c.scale, "--key-slots", c.key_slots]
         words += [] if c.fill is None else ["--fill", c.fill]
         for kind in ("tau", "keep", "tokens", "bits", "psnr"):
             words += [] if getattr(b, kind) is None else [f"--{kind}", getattr(b, kind)]
@@ -139,6 +140,33 @@ OTHERS = [
     Case(name="fill", budget=Budget(tau=TAU), config=EncodeConfig(fill="linear"), clips=CLIPS[:1]),
     Case(name="size", budget=Budget(tau=TAU), size="24x40", clips=CLIPS[:2]),
 ]
+SCALED = [
+    Case(name="scale", budget=Budget(tau=TAU), config=EncodeConfig(scale="1/2")),
+    Case(name="scale-exact", budget=Budget(keep=0.5, exact=True), config=EncodeConfig(scale="3/4"), clips=CLIPS[:2]),
+    Case(name="scale-pixels", budget=Budget(tau=0.05), config=EncodeConfig(scale="1/2", criterion="pixel-l1")),
+    Case(name="scale-bucket", budget=Budget(keep=0.4, bucket_seconds=1), config=EncodeConfig(scale="3/4")),
+    Case(name="scale-found", budget=Budget(bits=0.35), clips=CLIPS[:2], model="dialled"),
+    Case(name="scale-given", budget=Budget(bits=0.6), config=EncodeConfig(scale="3/4"), clips=CLIPS[:1],
+         model="dialled"),
+]  # fmt: skip
+THIN = EncodeConfig(key_slots="thin")
+THINNED = [
+    Case(name="thin", budget=Budget(tau=TAU), config=THIN),
+    Case(name="thin-exact", budget=Budget(keep=0.2, exact=True), config=THIN, clips=CLIPS[:2]),
+    Case(name="thin-clips", budget=Budget(tokens=60), config=replace(THIN, mode="clips"), clips=CLIPS[1:]),
+    Case(name="thin-cache-noise", budget=Budget(tau=TAU), config=replace(THIN, mode="dual-cache", noise=True)),
+    Case(name="thin-bucket", budget=Budget(keep=0.3, bucket_seconds=1), config=THIN),
+    Case(name="thin-pixels", budget=Budget(tau=0.05), config=replace(THIN, criterion="pixel-l1", scale="3/4")),
+    Case(name="thin-found", budget=Budget(keep=0.3, exact=True), model="dialled"),
+    Case(
+        name="thin-not",
+        budget=Budget(keep=0.41),
+        config=EncodeConfig(key_slots="whole"),
+        clips=CLIPS[:1],
+        model="dialled",
+    ),
+    Case(name="thin-dial", budget=Budget(bits=0.4), config=THIN, clips=CLIPS[:1], model="dialled"),
+]
 CROSSINGS = [
     Case(name="clips-pixels-fp16-bits", budget=Budget(bits=3.0), clips=CLIPS[:2],
          config=EncodeConfig(mode="clips", criterion="pixel-l1", precision="fp16")),
@@ -151,7 +179,7 @@ CROSSINGS = [
     Case(name="clips-psnr", budget=Budget(psnr=21), config=EncodeConfig(mode="clips", fill="linear"), clips=CLIPS[1:2],
          model="blocks"),
 ]  # fmt: skip
-CASES = [DEFAULT, *BUDGETS, *MODES, *PRECISIONS, *STEPS, *DIALS, *CRITERIA, *OTHERS, *CROSSINGS]
+CASES = [DEFAULT, *BUDGETS, *MODES, *PRECISIONS, *STEPS, *DIALS, *CRITERIA, *OTHERS, *SCALED, *THINNED, *CROSSINGS]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -192,7 +220,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     profile = replace(profile, gains=gains, step=4.0, cache_step=1.5)
     profile.save(stepped / "mini.profile.json")
     replace(
-        profile, dial_taus=(0.0, TAU, 2 * TAU), dial_steps=(1.0, 4.0, 16.0), dial_bits=(2.0, 1.0, 0.5),
+        profile, thin=True, dial_taus=(0.0, TAU, 2 * TAU), dial_steps=(1.0, 4.0, 16.0), dial_bits=(2.0, 1.0, 0.5),
         dial_psnr=(30.0, 25.0, 20.0),
     ).save(dialled / "mini.profile.json")  # fmt: skip
     return {
@@ -226,8 +254,9 @@ def case_tokens(case: Case, clip: Path, tokenizer: Tokenizer) -> Tokens:
     b, c = case.budget, case.config
     return tokenizer.encode(
         clip, tau=b.tau, keep=b.keep, tokens=b.tokens, bits=b.bits, psnr=b.psnr, exact=b.exact, mode=c.mode,
-        criterion=c.criterion, reference=c.reference, precision=c.precision, step=c.step, size=case.size, fill=c.fill,
-        chunk_frames=c.chunk_frames, key_seconds=c.key_seconds, cuts=c.cuts, noise=c.noise,
+        criterion=c.criterion, reference=c.reference, precision=c.precision, step=c.step, scale=c.scale,
+        key_slots=c.key_slots, size=case.size, fill=c.fill, chunk_frames=c.chunk_frames, key_seconds=c.key_seconds,
+        cuts=c.cuts, noise=c.noise,
     )  # type: ignore[call-overload]  # fmt: skip
 
 
@@ -446,7 +475,7 @@ def test_threads_decide_no_bit() -> None:
         pytest.skip("the untrained network is too small for its sums to be shared out, and this copy has no other")
     mini, before = load_backbone("mini"), torch.get_num_threads()
     try:
-        for height, width in ((64, 96), (136, 136), (128, 240)):
+        for height, width in ((64, 96), (136, 136), (128, 240), (16, 24), (24, 24), (8, 40)):  # few cells, too
             x = torch.rand(1, 3, 5, height, width, generator=torch.Generator().manual_seed(0)) * 2 - 1
             found = []
             for threads in (1, 2, 3, 4):

@@ -26,6 +26,7 @@ from inlay.codec.gather import gather
 from inlay.codec.latents import LatentChunk, LatentEncoder, encode_clip
 from inlay.codec.parts import CPU_BATCH, GPU_BATCH, Parts
 from inlay.codec.seek import Cutting, cutting, decode_part
+from inlay.codec.sizes import SizedVideo, sizes_for
 from inlay.codec.solve import SolvedVideo, WholeVideo
 from inlay.codec.watch import Watch
 from inlay.codec.whole import BudgetReport, VideoEncoder, encode_videos
@@ -47,6 +48,7 @@ __all__ = [
     "LatentDecoder",
     "LatentEncoder",
     "Parts",
+    "SizedVideo",
     "SolvedVideo",
     "VideoEncoder",
     "Watch",
@@ -65,6 +67,7 @@ __all__ = [
     "mode_of",
     "paper_clips",
     "paper_stream",
+    "sizes_for",
     "slot_of_frame",
     "training_cache",
     "verify",

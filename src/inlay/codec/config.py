@@ -12,8 +12,8 @@ from torch import Tensor
 from inlay.backbones import BackboneSpec
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, TokenFileError, pick
-from inlay.masking import CACHE, CRITERIA, LADDER, REFERENCES, MaskConfig, Profile, step_size
-from inlay.types import PRECISIONS, STEPPED, Recipe
+from inlay.masking import CACHE, CRITERIA, LADDER, REFERENCES, Budget, MaskConfig, Profile, step_size
+from inlay.types import KEY_SLOTS, PRECISIONS, SCALES, STEPPED, Recipe
 
 MODES = {  # what chunk k + 1 knows of chunk k
     "clips": "nothing: every chunk is a key chunk",
@@ -37,6 +37,8 @@ class EncodeConfig:
     reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
     precision: str = field(default="q8", metadata={"help": "how kept cells are stored", "choices": PRECISIONS})
     step: str | float | None = field(default=None, metadata={"help": "how coarsely q8 rounds", "choices": LADDER})
+    key_slots: str = field(default=AUTO, metadata={"help": "cells of key slots to keep", "choices": KEY_SLOTS})
+    scale: str = field(default=AUTO, metadata={"help": "size that the video is encoded at", "choices": SCALES})
     fill: str | None = field(default=None, metadata={"help": "the fill that the token file suggests"})
 
     def __post_init__(self) -> None:
@@ -44,6 +46,8 @@ class EncodeConfig:
         pick("criterion", self.criterion, CRITERIA)
         pick("reference", self.reference, REFERENCES)
         pick("precision", self.precision, dict.fromkeys(PRECISIONS))
+        pick("key slots", self.key_slots, {AUTO: "", **dict.fromkeys(KEY_SLOTS)})
+        pick("scale", self.scale, {AUTO: "", **dict.fromkeys(SCALES)})
         given = self.step is not None and (self.step == CACHE or step_size(self.step) is not None)
         if given and self.precision not in STEPPED:
             raise ConfigError(
@@ -56,6 +60,13 @@ class EncodeConfig:
             raise ConfigError(
                 f"the key interval is a time in seconds, 0 for none; got {self.key_seconds:g}", about="key_seconds"
             )
+
+    def settle(self, spec: BackboneSpec, budget: Budget, profile: Profile | None) -> EncodeConfig:
+        """With all that was left open: the mode, and whether key slots are thinned out, as they are where tokens are
+        counted and calibration found it better."""
+        thin = profile is not None and profile.thin and budget.kind in ("keep", "tokens")
+        key_slots = ("thin" if thin else "whole") if self.key_slots == AUTO else self.key_slots
+        return replace(self.resolve(spec), key_slots=key_slots)
 
     def resolve(self, spec: BackboneSpec) -> EncodeConfig:
         """With the mode this backbone allows; refuses what it does not."""
@@ -97,9 +108,19 @@ class EncodeConfig:
         words += ["cuts"] * self.cuts + ["noise floor"] * self.noise
         return f"inlay: {', '.join(words)}"
 
+    @property
+    def kept_of_keys(self) -> str:
+        """What is kept of key slots: all where nobody has chosen."""
+        return "whole" if self.key_slots == AUTO else self.key_slots
+
+    @property
+    def coded_scale(self) -> str:
+        """The scale that a video is encoded at: its own size where nobody has chosen."""
+        return "1" if self.scale == AUTO else self.scale
+
     def mask(self, tau: float) -> MaskConfig:
         """How cells are chosen at this threshold."""
-        return MaskConfig(tau=tau, criterion=self.criterion, reference=self.reference)
+        return MaskConfig(tau=tau, criterion=self.criterion, reference=self.reference, key_slots=self.kept_of_keys)
 
     def recipe(self, spec: BackboneSpec, *, tau: float, fill: str, profile: Profile | None) -> Recipe:
         """What a token file says of all this.
@@ -123,6 +144,8 @@ class EncodeConfig:
             time_stride=spec.time_stride,
             space_stride=spec.space_stride,
             created_by=self.maker,
+            key_slots=self.kept_of_keys,
+            scale=self.coded_scale,
         )
 
     def _steps(
@@ -152,12 +175,12 @@ class EncodeConfig:
 
 def paper_stream() -> EncodeConfig:
     """Appendix D to the letter: dual cache, chunks of 33, nothing kept whole but the very first slot."""
-    return EncodeConfig(mode="dual-cache", key_seconds=0, cuts=False)
+    return EncodeConfig(mode="dual-cache", key_seconds=0, cuts=False, key_slots="whole")
 
 
 def paper_clips() -> EncodeConfig:
     """The setting of the paper's tables: clips of 33 frames, each on its own."""
-    return EncodeConfig(mode="clips", cuts=False)
+    return EncodeConfig(mode="clips", cuts=False, key_slots="whole")
 
 
 def training_cache() -> EncodeConfig:

@@ -22,7 +22,7 @@ from inlay.codec.transfer import Transfer
 from inlay.container.tokens import Tokens
 from inlay.fill import Filler
 from inlay.types import VideoInfo
-from inlay.video.frames import Video
+from inlay.video.frames import Video, resized
 
 
 class LatentDecoder:
@@ -118,7 +118,7 @@ class Decoder:
         row = self._rows[number]
         if not goes_on(tokens, decoded=row is not None):
             row = self._rows[number] = None
-        size = tokens.info.height, tokens.info.width
+        size = tokens.info.height, tokens.info.width, tokens.recipe.scale, tokens.recipe.key_slots
         state = None if row is None else row.kind if row.joins else number
         kept = tokens.mask.shape, tokens.values.dtype
         return kept, size, tokens.recipe.tau, mode_of(tokens.recipe), row is None, state
@@ -131,10 +131,11 @@ class Decoder:
         z_BCTHW, keep_BTHW, held_BCHW, lead = place(self.parts.filler, chunks, past_BCHW)
         z_BCTHW = self.parts.fill_cells(z_BCTHW, keep_BTHW, first.recipe.tau, self.fill)[:, :, lead:]
         carries = mode_of(first.recipe) == "stateful"
-        frames, after = self.parts.decode_frames(z_BCTHW, carries, first.info.height, first.info.width, state)
+        true = first.info.height, first.info.width
+        frames, after = self.parts.decode_frames(z_BCTHW, carries, *first.recipe.coded(*true), state)
         for index, number in enumerate(group):
             self._rows[number] = Row(joint=(after, [held_BCHW]), index=index, count=len(group))
-        return frames
+        return frames if first.recipe.scale == "1" else torch.stack([resized(video, *true) for video in frames])
 
 
 class Rendering:

@@ -53,8 +53,8 @@ class Encoder:
         if tau is not None and budget is not None:
             raise ConfigError("tau is a budget of its own; give one of the two", about=("tau",))
         self.parts = parts
-        self.config = (config or EncodeConfig()).resolve(parts.spec)
         self.budget = budget or Budget(tau=tau)
+        self.config = parts.settle(config, self.budget)
         self.latents = LatentEncoder(parts, self.config, streams=streams, batch=batch, limits=limits)
         self._choosers = [Chooser(parts, self.config, self.budget) for _ in range(streams)]
         self._ended: Bucket | None = None

@@ -21,8 +21,8 @@ from inlay.codec.cuts import Jumps
 from inlay.codec.parts import Parts
 from inlay.errors import ShapeError
 from inlay.masking import pixel_grid
-from inlay.types import Span, VideoInfo
-from inlay.video.frames import Video, join_videos
+from inlay.types import Span, VideoInfo, coded_size
+from inlay.video.frames import Video, join_videos, resized
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,13 +76,16 @@ class Stream:
         """Forget everything: the next frame begins another video."""
         self._held: list[Video] = []
         self._count = 0
+        self._size: tuple[int, int] | None = None  # height and width of the video, whatever it is encoded at
         self._tip = Carried()  # after the chunk taken last, as long as there is no cut in it
         self._recent: Jumps | None = None  # changes from frame to frame, since the last key chunk
 
     def add(self, video: Video) -> None:
-        if self._held and video.frames.shape[1:] != self._held[0].frames.shape[1:]:
-            raise ShapeError(f"the frames of one video have one size; got {self._held[0]!r} and then {video!r}")
-        self._held.append(video)
+        size = video.height, video.width
+        if self._size not in (None, size):
+            raise ShapeError(f"the frames of one video have one size; got {self._size} and then {size}")
+        self._size = size
+        self._held.append(replace(video, frames=resized(video.frames, *coded_size(*size, self.config.coded_scale))))
         self._count += len(video)
 
     def ready(self, *, ended: bool) -> bool:
@@ -151,13 +154,14 @@ class Stream:
 
     def _made(self, job: Job) -> LatentChunk:
         z_BCTHW, video = job.call.z_BCTHW, job.video
-        assert z_BCTHW is not None, "the network has answered"
+        assert z_BCTHW is not None and self._size is not None, "the network has answered"
+        height, width = self._size
         plain = self.config.criterion != "pixel-l1"
         return LatentChunk(
             z_BCTHW=z_BCTHW,
             compared_BCTHW=z_BCTHW if plain else self._pooled(job, z_BCTHW),
             span=Span(slots=z_BCTHW.shape[2], frames=len(video), key=job.before.since_key == 0),
-            info=VideoInfo(width=video.width, height=video.height, fps=video.fps, frames=len(video)),
+            info=VideoInfo(width=width, height=height, fps=video.fps, frames=len(video)),
             seconds=video.seconds,
             first=self._first(job.before),
             stream=self.number,
@@ -184,6 +188,7 @@ class LatentEncoder:
         batch: how many of them go through the network together.
         limits: how many chunks of a shape fit into memory, learnt on the way.
         ahead: how many rounds may be launched before an earlier one is settled: a GPU then never waits for Python.
+        watched: whether those who look on are told of the chunks.
     """
 
     def __init__(
@@ -195,8 +200,9 @@ class LatentEncoder:
         batch: int | None = None,
         limits: BatchLimits | None = None,
         ahead: int | None = None,
+        watched: bool = True,
     ) -> None:
-        self.parts, self.config = parts, config
+        self.parts, self.config, self.watched = parts, config, watched
         self.batch = batch or parts.batch
         self.ahead = parts.ahead if ahead is None else ahead
         self.streams = [Stream(parts, config, number) for number in range(streams)]
@@ -255,8 +261,8 @@ class LatentEncoder:
                     other.pop(number, None)
                 continue
             made.append((number, chunk))
-            for watch in self.parts.watches:
-                watch.on_latents(chunk)
+            if self.watched:
+                self.parts.saw_latents(chunk)
         return made
 
 

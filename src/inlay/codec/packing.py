@@ -21,10 +21,11 @@ def keep_cells(
     before_BCHW: Tensor | None,
     criterion: str,
     reference: str,
+    key_slots: str,
     tau: float,
 ) -> tuple[Tensor, Tensor, Packed]:
     """The mask at one tau, the reference after it, and the kept cells; without `compared` latents are compared."""
-    config = MaskConfig(tau=tau, criterion=criterion, reference=reference)
+    config = MaskConfig(tau=tau, criterion=criterion, reference=reference, key_slots=key_slots)
     keep_BTHW, after_BCHW = scan(z_BCTHW if compared_BCTHW is None else compared_BCTHW, config, before_BCHW)
     return keep_BTHW, after_BCHW, pack_kept(z_BCTHW, keep_BTHW)
 

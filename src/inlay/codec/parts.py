@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +24,12 @@ from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, ShapeError
 from inlay.fill import Filler, Lit
 from inlay.kernels import Branch, Replay, compile_halves
-from inlay.masking import Dial, MaskConfig, Profile
+from inlay.masking import Budget, Dial, MaskConfig, Profile
 from inlay.types import STEPPED, Recipe
 from inlay.video.frames import Video, to_frames, to_pixels
+
+if TYPE_CHECKING:
+    from inlay.codec.latents import LatentChunk
 
 Carry = tuple[State, Seen | None]  # what a chunk leaves to the next: the network's state, and what was seen last
 CPU_BATCH, GPU_BATCH = 1, 8  # streams that go through the network together
@@ -89,6 +93,10 @@ class Parts:
         """Tau and step as one setting, where the profile has it and these settings leave both open."""
         own = config.step is None and config.precision in STEPPED and config.criterion == "latent-l1"
         return self.profile.dial if own and self.profile is not None else None
+
+    def settle(self, config: EncodeConfig | None, budget: Budget) -> EncodeConfig:
+        """Settings with all that they leave open chosen for this backbone and this budget."""
+        return (config or EncodeConfig()).settle(self.spec, budget, self.profile)
 
     def recipe(self, config: EncodeConfig, tau: float) -> Recipe:
         """What token files say of how they were made."""
@@ -163,7 +171,8 @@ class Parts:
         self, z_BCTHW: Tensor, compared_BCTHW: Tensor | None, before_BCHW: Tensor | None, mask: MaskConfig
     ) -> tuple[Tensor, Tensor, Packed]:
         """The mask of chunks at one tau, the reference after it, and their kept cells."""
-        return self._keep_cells(z_BCTHW, compared_BCTHW, before_BCHW, mask.criterion, mask.reference, float(mask.tau))
+        how = mask.criterion, mask.reference, mask.key_slots, float(mask.tau)
+        return self._keep_cells(z_BCTHW, compared_BCTHW, before_BCHW, *how)
 
     @torch.inference_mode()
     def encode_next(self, x_BCTHW: Tensor, state: State) -> tuple[Tensor, State]:
@@ -223,6 +232,10 @@ class Parts:
             )
         if channels != here.channels:
             raise ShapeError(f"{here.name} has {here.channels} channels, the tokens have {channels}")
+
+    def saw_latents(self, chunk: LatentChunk) -> None:
+        for watch in self.watches:
+            watch.on_latents(chunk)
 
     def saw_tokens(self, tokens: Tokens) -> None:
         for watch in self.watches:

@@ -20,6 +20,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import UsageError
 from inlay.fill import Filler, hold
 from inlay.kernels import Replay
+from inlay.masking.thin import completed
 
 Placed = tuple[Tensor, Tensor, Tensor, int]  # latents, mask, the latent kept last at each place, slots that only lead
 COUNT = torch.int64.itemsize
@@ -41,8 +42,8 @@ def place(filler: Filler, chunks: Sequence[Tokens], past_BCHW: Tensor | None) ->
     first = chunks[0]
     sizes = len(chunks), *first.mask.shape, first.channels
     packed = upload(pack_tokens(chunks, pinned=filler.device.type == "cuda"), filler.device)
-    fills_first = mode_of(first.recipe) == "dual-cache"
-    return _replay(packed, past_BCHW, sizes, name_of(first.values.dtype), name_of(filler.dtype), fills_first)
+    fills_first, thin = mode_of(first.recipe) == "dual-cache", first.recipe.key_slots == "thin"
+    return _replay(packed, past_BCHW, sizes, name_of(first.values.dtype), name_of(filler.dtype), fills_first, thin)
 
 
 def pack_tokens(chunks: Sequence[Tokens], *, pinned: bool) -> Tensor:
@@ -71,6 +72,7 @@ def lay_out(
     stored: str,
     dtype: str,
     fills_first: bool,
+    thin: bool,
 ) -> Placed:
     """`place` on the device. The values of dropped cells are zeros, whatever the memory held where none were packed."""
     B, T, H, W, C = sizes
@@ -79,18 +81,20 @@ def lay_out(
     z_BNC = torch.where(keep_BN[..., None], values_BNC.gather(1, own), 0).to(getattr(torch, dtype))
     z_BCTHW = z_BNC.view(B, T, H, W, C).permute(0, 4, 1, 2, 3).contiguous()
     keep_BTHW = keep_BN.view(B, T, H, W)
+    if thin and past_BCHW is None:
+        z_BCTHW, keep_BTHW = _begun(z_BCTHW, keep_BTHW, completed(z_BCTHW[:, :, 0], keep_BTHW[:, 0]))
     held_BCHW = hold(z_BCTHW, keep_BTHW, past_BCHW)[:, :, -1]
     if past_BCHW is None:
         return z_BCTHW, keep_BTHW, held_BCHW, 0
     if fills_first:
-        return *_filled_first(z_BCTHW, keep_BTHW, past_BCHW), held_BCHW, 0
+        first_BCHW = torch.where(keep_BTHW[:, :1], z_BCTHW[:, :, 0], past_BCHW)  # Appendix D: the fill cache
+        return *_begun(z_BCTHW, keep_BTHW, first_BCHW), held_BCHW, 0
     return *_led_by(z_BCTHW, keep_BTHW, past_BCHW), held_BCHW, 1
 
 
-def _filled_first(z_BCTHW: Tensor, keep_BTHW: Tensor, past_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """Appendix D: the holes of the first slot take the fill cache and count as kept from then on."""
-    first = torch.where(keep_BTHW[:, :1, None].transpose(1, 2), z_BCTHW[:, :, :1], past_BCHW[:, :, None])
-    z_BCTHW = torch.cat([first, z_BCTHW[:, :, 1:]], dim=2)
+def _begun(z_BCTHW: Tensor, keep_BTHW: Tensor, first_BCHW: Tensor) -> tuple[Tensor, Tensor]:
+    """With a first slot whose holes are filled, and count as kept from then on."""
+    z_BCTHW = torch.cat([first_BCHW[:, :, None], z_BCTHW[:, :, 1:]], dim=2)
     return z_BCTHW, torch.cat([torch.ones_like(keep_BTHW[:, :1]), keep_BTHW[:, 1:]], dim=1)
 
 

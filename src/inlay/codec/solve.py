@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -26,6 +27,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
 from inlay.masking import LADDER, Budget, Selection, Selector, SelectState, Solution, largest_tau, smallest_tau
 from inlay.masking.dial import BEYOND
+from inlay.masking.thin import fewest
 from inlay.types import STEPPED, Recipe
 from inlay.video.frames import Video
 
@@ -51,6 +53,7 @@ class SolvedVideo:
     recipe: Recipe
     solution: Solution
     extra: int = 0  # cells to keep beyond what tau keeps, those nearest to it
+    looked: int = 0  # decodes that it took to choose the size
 
     def __iter__(self) -> Iterator[Tokens]:
         return self.video.tokens(self.recipe, extra=self.extra)
@@ -67,7 +70,8 @@ class WholeVideo:
         self.parts = parts
         self.config = (config or EncodeConfig()).resolve(parts.spec)
         self.spool = Spool()
-        self.cells = self.fixed = self.pixels = 0  # fixed: first slots of key chunks, which are kept whole
+        self.cells = self.pixels = 0
+        self._keys: list[tuple[int, int]] = []  # rows and columns of each key slot
         self.start = 0.0  # the tau that a search begins with
 
     @classmethod
@@ -83,7 +87,7 @@ class WholeVideo:
 
     def read(self, pieces: Iterable[Video]) -> None:
         latents = LatentEncoder(self.parts, self.config)
-        for piece in _and_end(pieces):
+        for piece in and_end(pieces):
             latents.push([piece])
             for chunks in latents.rounds(ended=[piece is None]):
                 for _, chunk in chunks:
@@ -99,8 +103,20 @@ class WholeVideo:
             self.start = self.parts.profile.tau if self.parts.profile is not None else usual_change(chunk)
         self.spool.append(chunk)
         self.cells += chunk.span.slots * cells
-        self.fixed += cells if chunk.span.key else 0
+        self._keys += [(chunk.z_BCTHW.shape[3], chunk.z_BCTHW.shape[4])] * chunk.span.key
         self.pixels += chunk.info.frames * chunk.info.width * chunk.info.height
+
+    def settled(self, budget: Budget) -> WholeVideo:
+        """The same latents with the settings that this budget is granted by."""
+        video = copy(self)
+        video.config = self.parts.settle(self.config, budget)
+        return video
+
+    @property
+    def fixed(self) -> int:
+        """Cells of key slots that are kept at any tau."""
+        thin = self.config.kept_of_keys == "thin"
+        return sum(fewest(*size) if thin else size[0] * size[1] for size in self._keys)
 
     def check_not_empty(self) -> None:
         if not len(self.spool):
@@ -181,6 +197,9 @@ class WholeVideo:
     def solve(self, budget: Budget, quality: Quality | None = None) -> SolvedVideo:
         """The tau that grants the budget; refuses one that cannot be granted, and says what could."""
         self.check_not_empty()
+        return self.settled(budget)._solve(budget, quality)
+
+    def _solve(self, budget: Budget, quality: Quality | None) -> SolvedVideo:
         if budget.kind == "bits":
             return self._solve_bits(budget.bits or 0.0, self.turn(budget))
         if budget.kind == "psnr":
@@ -195,8 +214,8 @@ class WholeVideo:
             share = self.fixed / self.cells
             asked = f"{wanted:,} tokens" if budget.tokens else f"a keep rate of {budget.keep:g} ({wanted:,} tokens)"
             raise ConfigError(
-                f"{asked} is too few: the first slots of key chunks, which are kept whole, need {self.fixed:,} "
-                f"({share:.1%} of the cells); allow more, or have fewer key chunks",
+                f"{asked} is too few: the first slots of key chunks, which are kept {self.config.kept_of_keys}, need "
+                f"{self.fixed:,} ({share:.1%} of the cells); allow more, or have fewer key chunks",
                 about=(budget.kind, "key_seconds"),
             )
         if wanted > self.cells:
@@ -255,7 +274,7 @@ class WholeVideo:
             yield where[where[:, 0] == number, 1]
 
 
-def _and_end(pieces: Iterable[Video]) -> Iterator[Video | None]:
+def and_end(pieces: Iterable[Video]) -> Iterator[Video | None]:
     yield from pieces
     yield None
 

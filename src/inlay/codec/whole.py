@@ -14,10 +14,10 @@ from inlay.codec.calls import BatchLimits
 from inlay.codec.config import EncodeConfig
 from inlay.codec.decoder import Decoder
 from inlay.codec.encoder import Encoder
-from inlay.codec.latents import LatentEncoder
 from inlay.codec.parts import Parts
 from inlay.codec.quality import mean_psnr
-from inlay.codec.solve import SolvedVideo, WholeVideo
+from inlay.codec.sizes import SizedEncoders, SizedVideo, sizes_for
+from inlay.codec.solve import SolvedVideo
 from inlay.container import as_stored
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
@@ -36,6 +36,7 @@ class BudgetReport:
     got: float
     tau: float | None = None  # that grants it; under a bucket the one that steering started from
     step: float | None = None  # None where q8 chose its own
+    scale: str = "1"
     trials: int = 0
     decodes: int = 0
     bucket: Bucket | None = None
@@ -57,9 +58,8 @@ class VideoEncoder:
         budget: Budget | None = None,
         original: Original | None = None,
     ) -> None:
-        self.parts = parts
-        self.config = (config or EncodeConfig()).resolve(parts.spec)
-        self.budget = budget or Budget()
+        self.parts, self.budget = parts, budget or Budget()
+        self.config = parts.settle(config, self.budget)
         self.original = original
         self.report: BudgetReport | None = None
 
@@ -87,13 +87,15 @@ class VideoEncoder:
                 got=asked * (1 + encoder.bucket.overshoot),
                 tau=None if encoder.recipe is None else encoder.recipe.tau,
                 step=None if encoder.recipe is None else encoder.recipe.step,
+                scale=self.config.coded_scale,
                 bucket=encoder.bucket,
                 bucket_seconds=self.budget.bucket_seconds,
             )
 
     def _in_two_passes(self, pieces: Iterable[Video], done: int) -> Iterator[Tokens]:
         """Latents first, onto disk; then the budget is solved on them."""
-        with WholeVideo.of(self.parts, pieces, self.config) as video:
+        sizes = sizes_for(self.parts, self.config, self.budget)
+        with SizedVideo.of(self.parts, pieces, self.config, sizes=sizes) as video:
             solved = video.solve(self.budget, self.psnr)
             for tokens in islice(solved, done, None):
                 self.parts.saw_tokens(tokens)
@@ -117,10 +119,10 @@ def report_of(budget: Budget, solved: SolvedVideo) -> BudgetReport:
         "psnr": found.value,
     }[kind]
     asked = {"keep": budget.keep, "tokens": budget.tokens, "bits": budget.bits, "psnr": budget.psnr}[kind]
-    decodes = found.trials if kind == "psnr" else 0
+    decodes = found.trials if kind == "psnr" else solved.looked
     return BudgetReport(
         budget=kind, asked=asked or 0.0, got=got, tau=solved.recipe.tau, step=solved.recipe.step,
-        trials=found.trials, decodes=decodes,
+        scale=solved.recipe.scale, trials=found.trials, decodes=decodes,
     )  # fmt: skip
 
 
@@ -140,8 +142,8 @@ def encode_videos(
         batch: how many go through the network together.
         limits: how many of a shape fit into memory; learnt on the way, and kept by whoever calls again.
     """
-    config = (config or EncodeConfig()).resolve(parts.spec)
     budget = budget or Budget()
+    config = parts.settle(config, budget)
     if budget.kind == "psnr":
         raise ConfigError("videos that are encoded in step are not decoded; give them another budget", about="psnr")
     if budget.causal:
@@ -165,16 +167,13 @@ def _solved_in_step(
     parts: Parts, sources: Sequence[Iterable[Video]], config: EncodeConfig, budget: Budget, batch: int | None,
     limits: BatchLimits | None,
 ) -> Iterator[tuple[int, Tokens | Exception]]:  # fmt: skip
-    latents = LatentEncoder(parts, config, streams=len(sources), batch=batch, limits=limits)
-    videos = [WholeVideo(parts, config) for _ in sources]
-    feeds = Feeds(sources)
+    sizes = sizes_for(parts, config, budget)
+    videos = [SizedVideo(parts, config, sizes) for _ in sources]
+    encoders, feeds = SizedEncoders(parts, videos, batch=batch, limits=limits), Feeds(sources)
     try:
         for pieces, ended in feeds:
-            latents.push(pieces)
-            for chunks in latents.rounds(ended=ended):
-                for number, chunk in chunks:
-                    videos[number].add(chunk)
-            yield from feeds.learn(latents.errors)
+            encoders.push(pieces, ended=ended)
+            yield from feeds.learn(encoders.errors)
         for number, video in enumerate(videos):
             if number in feeds.failed:
                 continue

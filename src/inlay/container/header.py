@@ -8,6 +8,7 @@ import math
 import re
 import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import inlay
 from inlay.container import layout
 from inlay.errors import ConfigError, TokenFileError
-from inlay.types import LARGEST_STEP, PRECISIONS, STEPPED, Recipe, checked_steps
+from inlay.types import KEY_SLOTS, LARGEST_STEP, PRECISIONS, SCALES, STEPPED, Recipe, checked_steps
 
 MAX_SIDE = 1 << 16  # pixels
 MAX_CHANNELS = 1 << 12
@@ -51,6 +52,8 @@ class FileHeader:
     @property
     def minor(self) -> int:
         """The least minor version that has all that is used here."""
+        if self.recipe.scale != "1" or self.recipe.key_slots != "whole":
+            return 2
         return int(self.recipe.steps is not None or self.recipe.precision == "q8-quick")
 
     @property
@@ -93,6 +96,10 @@ class FileHeader:
             fields["step"] = r.step
         if r.steps is not None:
             fields["steps"] = _pack_steps(r.steps)
+        if r.scale != "1":
+            fields["scale"] = r.scale
+        if r.key_slots != "whole":
+            fields["key_slots"] = r.key_slots
         return json.dumps(fields, separators=(",", ":"), allow_nan=False)
 
     @staticmethod
@@ -101,16 +108,18 @@ class FileHeader:
         height, width = fields.whole("height", MAX_SIDE), fields.whole("width", MAX_SIDE)
         space_stride = fields.whole("space_stride", MAX_STRIDE)
         rows, columns = fields.grid()
-        for name, cells, side in (("rows", rows, height), ("columns", columns, width)):
+        channels = fields.whole("channels", MAX_CHANNELS)
+        recipe = fields.recipe(space_stride, channels)
+        coded_height, coded_width = recipe.coded(height, width)
+        for name, cells, side in (("rows", rows, coded_height), ("columns", columns, coded_width)):
             wanted = -(-side // space_stride)
             if cells != wanted:
                 raise TokenFileError(
                     f"the header promises {cells} {name} for {side} pixels, which make {wanted} of {space_stride} each"
                 )
-        channels = fields.whole("channels", MAX_CHANNELS)
         return FileHeader(
             width=width, height=height, frame_rate=fields.rate(), rows=rows, columns=columns,
-            channels=channels, recipe=fields.recipe(space_stride, channels),
+            channels=channels, recipe=recipe,
             frames=fields.count("frames"), chunks=fields.count("chunks"), file_bytes=fields.count("file_bytes"),
             version=version, library_version=fields.text("library_version"),
         )  # fmt: skip
@@ -206,6 +215,14 @@ class _Fields:
             raise self._wrong("step", f"a number above 0 and at most {LARGEST_STEP:g}, beside 'steps'")
         return float(value)
 
+    def choice(self, name: str, among: Iterable[str]) -> str:
+        """One of a few words, the first of them where nothing is said."""
+        names = list(among)
+        value = self._get(name) if self.has(name) else names[0]
+        if not isinstance(value, str) or value not in names:
+            raise self._wrong(name, f"one of {', '.join(names)}")
+        return value
+
     def recipe(self, space_stride: int, channels: int) -> Recipe:
         tau = self._get("tau")
         if tau == "infinite":
@@ -230,6 +247,8 @@ class _Fields:
             created_by=self.text("created_by"),
             step=self.step(),
             steps=self.steps(channels),
+            key_slots=self.choice("key_slots", KEY_SLOTS),
+            scale=self.choice("scale", SCALES),
         )
 
 

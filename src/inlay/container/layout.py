@@ -13,7 +13,7 @@ MAGIC = b"\x89INL\r\n\x1a\n"  # like PNG's: a 7-bit channel, text mode and `type
 END_MAGIC = b"\x89INLEND\n"
 CHUNK_MARKER = b"chnk"
 INDEX_MARKER = b"indx"
-MAJOR, MINOR = 1, 1  # a file says the least minor version that has all it uses
+MAJOR, MINOR = 1, 2  # a file says the least minor version that has all it uses
 
 MAX_HEADER_BYTES = 1 << 16
 MAX_CHUNKS = 1 << 24

@@ -214,6 +214,8 @@ class FileSummary:
     precision: str
     step: float | None  # on the ladder; None where q8 chose its steps, or has none
     steps: tuple[float, ...] | None  # of each channel
+    key_slots: str
+    scale: str  # size that the video was encoded at
     fill: str
     cells: int
     tokens: int
@@ -242,7 +244,7 @@ def summary(path: Source, *, keep_going: bool = False) -> FileSummary:
             frame_rate=f"{rate.numerator}/{rate.denominator}", seconds=_seconds(reader),
             backbone=recipe.backbone, weight_hash=recipe.weight_hash, tau=recipe.tau, criterion=recipe.criterion,
             reference=recipe.reference, streaming=recipe.streaming, precision=recipe.precision, step=recipe.step,
-            steps=recipe.steps, fill=recipe.fill,
+            steps=recipe.steps, key_slots=recipe.key_slots, scale=recipe.scale, fill=recipe.fill,
             cells=cells, tokens=tokens, keep_rate=tokens / cells, bytes=size, bits_per_pixel=8 * size / pixels,
             header_bytes=size - mask_bytes - value_bytes, mask_bytes=mask_bytes, value_bytes=value_bytes,
             chunks=len(heads), version=header.version, library_version=header.library_version,

@@ -19,7 +19,8 @@ from inlay.errors import OutputError, TokenFileError, UsageError, pick
 from inlay.files import check_output, open_part
 from inlay.types import Recipe, VideoInfo
 
-_SHARED = ("backbone", "weight_hash", "time_stride", "space_stride")  # what a file says once for all its chunks
+# what a file says once for all its chunks
+_SHARED = ("backbone", "weight_hash", "time_stride", "space_stride", "key_slots", "scale")
 
 
 def save(tokens: Tokens, path: str | PathLike[str], *, force: bool = False) -> Path:

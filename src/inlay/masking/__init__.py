@@ -4,6 +4,7 @@
 from inlay.masking.budget import KINDS, Bucket, Budget
 from inlay.masking.criteria import CRITERIA, latent_cosine, latent_l1, latent_l2, pixel_grid
 from inlay.masking.dial import Dial, best_pairs
+from inlay.masking.look import SECOND_LOOK, fill_error, look_again
 from inlay.masking.profile import Profile
 from inlay.masking.scan import REFERENCES, MaskConfig, Scan, compared, keep_mask, keep_rate_of, scan, scored_scan
 from inlay.masking.search import Solution, largest_tau, nearest_tau, smallest_tau
@@ -17,6 +18,7 @@ __all__ = [
     "LADDER",
     "OWN",
     "REFERENCES",
+    "SECOND_LOOK",
     "Bucket",
     "Budget",
     "Dial",
@@ -29,12 +31,14 @@ __all__ = [
     "Solution",
     "best_pairs",
     "compared",
+    "fill_error",
     "keep_mask",
     "keep_rate_of",
     "largest_tau",
     "latent_cosine",
     "latent_l1",
     "latent_l2",
+    "look_again",
     "nearest_tau",
     "pixel_grid",
     "scan",

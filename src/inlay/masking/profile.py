@@ -39,6 +39,7 @@ class Profile:
     gains: tuple[float, ...] = ()  # of each channel: grey levels of the picture a unit of latent, root mean square
     step: float | None = None  # the default place on the ladder of steps; None: q8 chooses its own
     cache_step: float | None = None  # the one for caches of all cells; None: not measured
+    thin: bool = False  # key slots are better thinned out where tokens are counted
     dial_taus: tuple[float, ...] = ()  # the pairs of tau and step that spend bits best, finest first
     dial_steps: tuple[float, ...] = ()
     dial_bits: tuple[float, ...] = ()  # a pixel, and decibels: what the pairs gave on the calibration set
@@ -123,8 +124,8 @@ def _fits(value: object, kind: str) -> bool:
     """Whether a value that JSON brought is of the type that a field names."""
     if kind.startswith("tuple"):
         return isinstance(value, tuple) and all(_fits(one, "float") for one in value)
-    if kind == "str":
-        return isinstance(value, str)
+    if kind in ("str", "bool"):
+        return type(value).__name__ == kind
     if kind.endswith(" | None") and value is None:
         return True
     number = isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)

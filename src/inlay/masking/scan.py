@@ -17,7 +17,8 @@ from inlay.errors import ConfigError, ShapeError, pick
 from inlay.kernels import may_run
 from inlay.kernels.scan import fused_scan, knows
 from inlay.masking.criteria import CRITERIA, Distance, pixel_grid
-from inlay.types import describe
+from inlay.masking.thin import thinned
+from inlay.types import KEY_SLOTS, describe
 
 MaskState = Tensor  # [B, C, H, W] what the next slot is compared with
 Limit = float | Tensor  # one threshold, or [B] or [B, H, W] of them
@@ -30,12 +31,16 @@ class MaskConfig:
     tau: float = field(default=0.3, metadata={"help": "threshold: keep a cell whose change is at least this"})
     criterion: str = field(default="latent-l1", metadata={"help": "how change is measured", "choices": CRITERIA})
     reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
+    key_slots: str = field(
+        default="whole", metadata={"help": "cells of slots with nothing before", "choices": KEY_SLOTS}
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau < float("inf"):
             raise ConfigError(f"tau is a distance: zero or more, and finite; got {self.tau}")
         pick("criterion", self.criterion, CRITERIA)
         pick("reference", self.reference, REFERENCES)
+        pick("key slots", self.key_slots, dict.fromkeys(KEY_SLOTS))
 
     @property
     def distance(self) -> Distance:
@@ -74,8 +79,12 @@ Advance = Callable[[Tensor, Tensor, Tensor], Tensor]
 REFERENCES: dict[str, Advance] = {"last-kept": last_kept, "previous": previous}
 
 
-def first_slot(z_BCHW: Tensor) -> Slot:
-    """A slot with nothing before it: kept whole."""
+def first_slot(z_BCHW: Tensor, config: MaskConfig, limit: Limit) -> Slot:
+    """A slot with nothing before it: kept whole, or thinned out."""
+    if config.key_slots == "thin":
+        keep_BHW, score_BHW, known_BCHW = thinned(z_BCHW, config.distance, spread(limit))
+        after_BCHW = REFERENCES[config.reference](known_BCHW, z_BCHW, keep_BHW)
+        return Slot(keep_BHW=keep_BHW, score_BHW=score_BHW, reference_BCHW=after_BCHW)
     keep_BHW = torch.ones_like(z_BCHW[:, 0], dtype=torch.bool)
     score_BHW = torch.full_like(z_BCHW[:, 0], torch.inf, dtype=torch.float32)
     return Slot(keep_BHW=keep_BHW, score_BHW=score_BHW, reference_BCHW=z_BCHW)
@@ -83,11 +92,14 @@ def first_slot(z_BCHW: Tensor) -> Slot:
 
 def next_slot(z_BCHW: Tensor, reference_BCHW: Tensor, score_BHW: Tensor, limit: Limit, reference: str) -> Slot:
     """A slot whose distance from its reference is known."""
-    if isinstance(limit, Tensor) and limit.ndim == 1:
-        limit = limit.view(-1, 1, 1)
-    keep_BHW = score_BHW >= limit
+    keep_BHW = score_BHW >= spread(limit)
     after_BCHW = REFERENCES[reference](reference_BCHW, z_BCHW, keep_BHW)
     return Slot(keep_BHW=keep_BHW, score_BHW=score_BHW, reference_BCHW=after_BCHW)
+
+
+def spread(limit: Limit) -> Limit:
+    """A threshold for each clip, as one for each of its cells."""
+    return limit.view(-1, 1, 1) if isinstance(limit, Tensor) and limit.ndim == 1 else limit
 
 
 def scored_scan(
@@ -96,14 +108,14 @@ def scored_scan(
     """The scan slot by slot, with its scores: what every quicker form must equal.
 
     Args:
-        state: the reference after the chunk before; without one, slot 0 is kept whole.
+        state: the reference after the chunk before; without one, slot 0 is a key slot.
         tau: a threshold for each clip of the batch, in place of the config's one for all.
     """
     limit = config.tau if tau is None else tau
     slots: list[Slot] = []
     for z_BCHW in z_BCTHW.unbind(2):
         if state is None:
-            slots.append(first_slot(z_BCHW))
+            slots.append(first_slot(z_BCHW, config, limit))
         else:
             slots.append(next_slot(z_BCHW, state, config.distance(z_BCHW, state), limit, config.reference))
         state = slots[-1].reference_BCHW
@@ -126,10 +138,18 @@ def plain_scan(z_BCTHW: Tensor, config: MaskConfig, state: MaskState | None = No
 
 
 def scan(z_BCTHW: Tensor, config: MaskConfig, state: MaskState | None = None) -> tuple[Tensor, MaskState]:
-    """[B, T, H, W] bool and the state after the last slot; without a state, slot 0 is kept whole."""
-    if may_run("scan", tensors=(z_BCTHW,)) and knows(config.criterion, config.reference):
-        return fused_scan(z_BCTHW, state, criterion=config.criterion, reference=config.reference, tau=config.tau)
-    return plain_scan(z_BCTHW, config, state)
+    """[B, T, H, W] bool and the state after the last slot; without a state, slot 0 is a key slot."""
+    if not (may_run("scan", tensors=(z_BCTHW,)) and knows(config.criterion, config.reference)):
+        return plain_scan(z_BCTHW, config, state)
+    settings = {"criterion": config.criterion, "reference": config.reference}
+    if state is not None or config.key_slots == "whole":
+        return fused_scan(z_BCTHW, state, **settings, tau=config.tau)
+    first = first_slot(z_BCTHW[:, :, 0], config, config.tau)
+    rest = z_BCTHW[:, :, 1:]
+    if not rest.shape[2]:
+        return first.keep_BHW[:, None], first.reference_BCHW
+    keep_BTHW, after_BCHW = fused_scan(rest, first.reference_BCHW, **settings, tau=config.tau)
+    return torch.cat([first.keep_BHW[:, None], keep_BTHW], dim=1), after_BCHW
 
 
 def compared(z_BCTHW: Tensor, config: MaskConfig, pixels_BCTHW: Tensor | None) -> Tensor:

@@ -71,7 +71,7 @@ class Selector:
         distance, reference_BCHW = self.config.distance, state.reference_BCHW
         noise = observe(state.noise, z_BCHW, distance, self.config.tau) if self.noise else state.noise
         if reference_BCHW is None:
-            slot = first_slot(z_BCHW)
+            slot = first_slot(z_BCHW, self.config, self.config.tau)
         else:
             score_BHW = distance(z_BCHW, reference_BCHW)
             limit = self._limit(score_BHW, noise, state, income)

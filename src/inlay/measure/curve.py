@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from inlay.codec import EncodeConfig, Parts, encode_clip, gather
+from inlay.codec import EncodeConfig, Parts, VideoEncoder, encode_clip, gather
 from inlay.codec.decoder import Decoder
 from inlay.codec.quality import mean_psnr
 from inlay.container import as_stored, to_bytes
-from inlay.masking import OWN, MaskConfig, Profile, keep_mask
+from inlay.masking import OWN, Budget, MaskConfig, Profile, keep_mask
 from inlay.video.frames import Video
 
 CLIPS = 4  # calibration clips that are decoded
@@ -20,6 +20,7 @@ KEEP_RATES = (0.7, 0.45, 0.3, 0.2)  # beside every cell, and what the default ta
 STEPS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
 COARSE = STEPS[1::2]  # as many as are needed to see which pairs are best
 MOST_LOSS_DB = 0.2  # of default steps, against steps from the deviations
+THIN_KEEP = 0.2  # share of the cells with which it is found out whether key slots are better thinned out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,18 @@ def measure_clip(parts: Parts, profile: Profile, clip: Video) -> list[Pair]:
         bits = 8 * len(to_bytes(tokens)) / (len(clip) * clip.height * clip.width)
         found.append(Pair(tau=tau, step=step, bits=bits, psnr=psnr))
     return found
+
+
+def gain_of_thin(parts: Parts, clip: Video) -> float:
+    """Decibels that a clip gains at one number of tokens when key slots are thinned out."""
+    clip, found = middle(clip), []
+    slots, rows, columns = encode_clip(parts, clip).z_BCTHW.shape[2:]
+    tokens = rows * columns * max(1.0, THIN_KEEP * slots)  # a whole key slot must be possible
+    for key_slots in ("whole", "thin"):
+        config = EncodeConfig(mode="clips", cuts=False, key_slots=key_slots)
+        encoder = VideoEncoder(parts, config, budget=Budget(tokens=int(tokens)))
+        found.append(mean_psnr([clip], Decoder(parts).decode(map(as_stored, encoder.encode([clip])))))
+    return found[1] - found[0]
 
 
 def middle(clip: Video) -> Video:

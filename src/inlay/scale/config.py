@@ -11,7 +11,7 @@ from inlay.codec import CPU_BATCH, GPU_BATCH, EncodeConfig
 from inlay.errors import ConfigError, MissingError, UsageError, pick
 from inlay.masking import LADDER, Budget
 from inlay.scale.layout import FORMATS, TAR, known
-from inlay.types import PRECISIONS
+from inlay.types import KEY_SLOTS, PRECISIONS, SCALES
 from inlay.video import Geometry
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class TokenizeConfig:
     reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
     precision: str = field(default="q8", metadata={"help": "how kept cells are stored", "choices": PRECISIONS})
     step: str | float | None = field(default=None, metadata={"help": "how coarsely q8 rounds", "choices": LADDER})
+    key_slots: str = field(default="auto", metadata={"help": "cells of key slots to keep", "choices": KEY_SLOTS})
+    scale: str = field(default="auto", metadata={"help": "size that videos are encoded at", "choices": SCALES})
     mode: str = field(default="auto", metadata={"help": "what chunks pass on"})
     chunk_frames: int = field(default=33, metadata={"help": "frames encoded together"})
     key_seconds: float = field(default=10.0, metadata={"help": "longest time between key chunks"})

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from inlay.codec import sizes_for
 from inlay.errors import UsageError, VideoError, pick, require
 from inlay.scale.config import CPU_BATCH, GPU_BATCH, RunConfig, TokenizeConfig
 from inlay.scale.layout import PARQUET, PLAN, QUARANTINE
@@ -102,12 +103,14 @@ def check_extras(source: str, out: str, config: TokenizeConfig, run: RunConfig) 
 
 def recipe_of(config: TokenizeConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """The recipe that all token files share; tau and steps are None where a budget chooses them for each video."""
-    encode, by_tau = config.encode.resolve(tokenizer.spec), config.budget.kind == "tau"
+    encode, by_tau = tokenizer.settle(config.encode, config.budget), config.budget.kind == "tau"
     tau = 0.0 if not by_tau else tokenizer.default_tau(encode.criterion) if config.tau is None else config.tau
     recipe = tokenizer.recipe(encode, tau)
     by_video = {} if by_tau else {"tau": None}
     if config.budget.tau is not None or tokenizer.dial(encode) is not None:
         by_video |= {} if config.budget.kind != "bits" else {"step": None, "steps": None}
+    if len(sizes_for(tokenizer, encode, config.budget)) > 1:
+        by_video["scale"] = None
     return asdict(recipe) | by_video
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -132,6 +133,17 @@ def plain_frames(x_BCTHW: Tensor) -> Tensor:
     """`to_frames` without its kernel."""
     x = x_BCTHW.detach().clamp(-1, 1).float().add_(1).mul_(127.5).round_().to(torch.uint8)
     return x.permute(0, 2, 3, 4, 1).contiguous()
+
+
+def resized(frames_THWC: Tensor, height: int, width: int) -> Tensor:
+    """Frames of another size: bicubic, smoothed where they become smaller; each by itself, whatever comes with it."""
+    if frames_THWC.shape[1:3] == (height, width):
+        return frames_THWC
+    rows = [
+        F.interpolate(frame_HWC.permute(2, 0, 1)[None].float(), (height, width), mode="bicubic", antialias=True)
+        for frame_HWC in frames_THWC
+    ]
+    return torch.cat(rows).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
 def from_array(
