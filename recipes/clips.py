@@ -98,7 +98,8 @@ class Mixture:
     """What a batch is made of."""
 
     composed: int = 3  # clips of a batch that are compositions
-    pan: float = 0.3  # share of compositions that are a camera over one photograph
+    pan: float = 0.3  # share of compositions that are a camera over one picture
+    drawn: float = 0.4  # share of their pictures that are drawings
     zoomed: float = 0.25  # share of crops that are resized
     power: float = 1.0  # above 0: clips with detail and motion more often
     motion_power: float = 1.0  # above 0: clips with motion more often
@@ -121,7 +122,7 @@ class Clips:
             self.detail.append(sum(y.diff(dim=d).abs().mean().item() for d in (1, 2)))
         self.bank = photo_bank(photos, device, limit)
         self.said = (
-            f"{len(videos)} clips, {len(self.bank)} photographs and drawings, {time.monotonic() - began:.1f} s; "
+            f"{len(videos)} clips, {len(self.bank.pictures)} pictures, {time.monotonic() - began:.1f} s; "
             f"median motion {np.median(self.motion):.1f}, detail {np.median(self.detail):.1f}"
         )
 
@@ -158,7 +159,7 @@ class Sampler:
             over = rng.random(m) < OVER
             for i in np.flatnonzero(over):
                 self.cut(out[i], rng)
-            compose(self.clips.bank, out[:m], over, rng, pan=self.mix.pan)
+            compose(self.clips.bank, out[:m], over, rng, pan=self.mix.pan, drawn=self.mix.drawn)
         return out
 
     def cut(self, out_TCHW: Tensor, rng: np.random.Generator) -> None:

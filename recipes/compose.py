@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -28,13 +29,28 @@ LAYERS = 3  # the background and two things
 BLUR = 3  # moments of a frame's shutter that are averaged
 
 
-def photo_bank(folders: Sequence[Path], device: str, limit: int | None = None) -> Tensor:
-    """[P, 3, 320, 320] uint8: photographs, and drawings with flat colours, hard edges and letters (one in five)."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bank:
+    """[P, 3, 320, 320] uint8: photographs, and after them drawings with flat colours, hard edges and letters."""
+
+    pictures: Tensor
+    photographs: int
+
+    def draw(self, rng: np.random.Generator, count: int, drawn: float) -> np.ndarray:
+        """Numbers of pictures; a share `drawn` of them are drawings."""
+        photographs, drawings = self.photographs, len(self.pictures) - self.photographs
+        u = rng.random((2, count))
+        number = np.where(u[0] < drawn, photographs + u[1] * drawings, u[1] * photographs).astype(np.int64)
+        return number if photographs else photographs + (u[1] * drawings).astype(np.int64)
+
+
+def photo_bank(folders: Sequence[Path], device: str, limit: int | None = None) -> Bank:
+    """Every photograph of the folders, and half as many drawings."""
     paths = sorted(p for f in folders for p in f.iterdir() if p.suffix.lower() in PICTURE_SUFFIXES)[:limit]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         photos = list(pool.map(photograph, paths))
-        drawn = list(pool.map(drawing, range(max(2, len(photos) // 4))))
-    return torch.stack([*photos, *drawn]).to(device)
+        drawn = list(pool.map(drawing, range(max(2, len(photos) // 2))))
+    return Bank(pictures=torch.stack([*photos, *drawn]).to(device), photographs=len(photos))
 
 
 def photograph(path: Path) -> Tensor:
@@ -77,10 +93,10 @@ def drawing(seed: int) -> Tensor:
 
 
 def draw_thing(d: ImageDraw.ImageDraw, rng: np.random.Generator, n: int) -> None:
-    """An ellipse, rectangle, polygon, line or word somewhere in a picture of n x n."""
+    """An ellipse, rectangle, polygon, line, word, row of windows or wheel somewhere in a picture of n x n."""
     x, y = (int(v) for v in rng.integers(0, n, 2))
     w, h = (int(v) for v in np.exp(rng.uniform(np.log(8), np.log(240), 2)))
-    box, kind = [int(x - w / 2), int(y - h / 2), int(x + w / 2), int(y + h / 2)], rng.integers(5)
+    box, kind = [int(x - w / 2), int(y - h / 2), int(x + w / 2), int(y + h / 2)], rng.integers(7)
     if kind == 0:
         d.ellipse(box, fill=colour(rng))
     elif kind == 1:
@@ -91,32 +107,61 @@ def draw_thing(d: ImageDraw.ImageDraw, rng: np.random.Generator, n: int) -> None
     elif kind == 3:
         end = (x + 2 * w, int(y + rng.normal() * h))
         d.line([(x, y), end], fill=colour(rng), width=int(rng.integers(2, 14)))
+    elif kind == 4:
+        draw_row(d, rng, x, y)
+    elif kind == 5:
+        draw_wheel(d, rng, x, y, radius=w // 2 + 4)
     else:
         text = "".join(chr(int(c)) for c in rng.integers(65, 91, int(rng.integers(2, 9))))
         try:
-            d.text((x, y), text, fill=colour(rng), font_size=int(rng.integers(16, 90)))
+            d.text((x, y), text, fill=colour(rng), font_size=int(rng.integers(12, 90)))
         except (ImportError, OSError, TypeError):  # Pillow before 10.1 or without FreeType has one small font
             d.text((x, y), text, fill=colour(rng))
 
 
+def draw_row(d: ImageDraw.ImageDraw, rng: np.random.Generator, x: int, y: int) -> None:
+    """A band with small things in it at even distances, as windows, sleepers and fences stand."""
+    w, h, count = (int(v) for v in rng.integers((4, 6, 4), (24, 40, 14)))
+    gap, border = (int(v) for v in rng.integers(2, 14, 2))
+    d.rectangle([x, y, x + border + count * (w + gap), y + h + 2 * border], fill=colour(rng))
+    fill, other = colour(rng), colour(rng) if rng.random() < 0.3 else None
+    for i in range(count):
+        left = x + border + i * (w + gap)
+        d.rectangle([left, y + border, left + w, y + border + h], fill=other if other and i % 2 else fill)
+
+
+def draw_wheel(d: ImageDraw.ImageDraw, rng: np.random.Generator, x: int, y: int, *, radius: int) -> None:
+    """Slices of a circle in turn, as of a ball or a wheel with spokes."""
+    slices, fills = int(rng.integers(3, 13)), [colour(rng) for _ in range(int(rng.integers(2, 5)))]
+    start = rng.uniform(0, 360)
+    for i in range(slices):
+        begin = start + 360 * i / slices
+        box = [x - radius, y - radius, x + radius, y + radius]
+        d.pieslice(box, begin, begin + 360 / slices, fill=fills[i % len(fills)])
+
+
 def colour(rng: np.random.Generator) -> tuple[int, ...]:
-    return tuple(int(c) for c in rng.integers(0, 256, 3))
+    """Any colour, every second one muted."""
+    found = rng.integers(0, 256, 3)
+    return tuple(int(c) for c in (found if rng.random() < 0.5 else 0.4 * found + 0.6 * found.mean()))
 
 
-def compose(bank: Tensor, out_MTCHW: Tensor, over: np.ndarray, rng: np.random.Generator, *, pan: float) -> None:
-    """Fills `out` with clips of photographs moving; where `over` is set the background is what lies there already.
+def compose(
+    bank: Bank, out_MTCHW: Tensor, over: np.ndarray, rng: np.random.Generator, *, pan: float, drawn: float
+) -> None:
+    """Fills `out` with clips of pictures moving; where `over` is set the background is what lies there already.
 
-    A share `pan` of the clips has a camera over one photograph and nothing else.
+    A share `pan` of the clips has a camera over one picture and nothing else; a share `drawn` of pictures are drawings.
     """
     M, T, _, S, _ = out_MTCHW.shape
     dev = out_MTCHW.device
     affine = paths(rng, M, T, S)
     numbers = things(rng, M, over, pan)
-    index = rng.integers(0, len(bank), M * LAYERS)
+    index = bank.draw(rng, M * LAYERS, drawn)
     packed = torch.from_numpy(np.concatenate([affine.reshape(-1), numbers.reshape(-1)]).astype(np.float32))
     packed = packed.to(dev, non_blocking=True)  # one copy for all
     affine_t, numbers_t = packed.split([affine.size, numbers.size])
-    source = bank[torch.from_numpy(index).to(dev)].float()
+    source = bank.pictures[torch.from_numpy(index).to(dev)].float()
     over_t = torch.from_numpy(over.astype(np.float32)).to(dev)
     render = draw if dev.type == "cpu" else compiled_draw()
     made = render(

@@ -6,7 +6,8 @@
 
 The loss is log MSE of each frame, LPIPS, and the bits of the latents at the weight they have: where rounding adds a
 share s of the error, a bit a number is worth 2 ln 2 s / (1 + s). Steps are drawn for each clip, most fine, some coarse,
-so that one encoder serves all of them. A LIT alone meets some clips as the middle of a stream.
+so that one encoder serves all of them; fine ones are noise, coarse ones round. A LIT meets some masks that looked
+twice, and alone it meets some clips as the middle of a stream.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from clips import Clips, Mixture, Sampler
 from torch import Tensor, nn
 
 from inlay.fill import hold
-from inlay.masking import MaskConfig
+from inlay.masking import SECOND_LOOK, MaskConfig, look_again
 from inlay.measure.lpips import Lpips
 from inlay.train.losses import log_mse, perceptual
 from inlay.train.optim import Muon, average, muon_names
@@ -55,19 +56,20 @@ DEFAULTS: Stage = {
     "ema": 0.998,
     "weight_decay": 0.01,
     "step_most": 1.0,  # noise of a quantiser: steps from 0 to this, a step a clip
-    "coarse": 0.0,  # share of clips with steps from there to `coarse_most`
-    "coarse_most": 5.0,
-    "rate": 0.5,  # weight of the bits a number; 1: as much as they are worth at the clip's step
+    "coarse": 0.0,  # share of clips that are rounded to steps from there to `coarse_most`
+    "coarse_most": 24.0,
+    "rate": 1.0,  # weight of the bits a number; 1: as much as they are worth at the clip's step
     "streams": 0.0,  # share of clips that a LIT alone meets as the middle of a longer video
     "masked": 0.5,  # share of clips that go through mask and fill
+    "looked": 0.0,  # share of these whose mask looks twice
     "tau": [0.4, 3.0],  # in mean changes between neighbouring slots
     "latent": 0.1,  # weight of the latents' own error, of a LIT alone
     "lpips": 0.0,
     "lpips_frames": 2,
-    "data": {"composed": 2, "motion_power": 0.5},  # fields of clips.Mixture
+    "data": {"composed": 3, "motion_power": 0.5},  # fields of clips.Mixture
 }
 TINY: Stage = {"batch": 4, "frames": 9, "size": 64, "seconds": 600.0, "steps": 4, "data": {"composed": 1}}
-QUANTISER_SHARE = 0.1  # of the error at full rate that rounding to a step of 1 adds; it grows with the step's square
+QUANTISER_SHARE = 0.04  # of the error at full rate that rounding to a step of 1 adds; it grows with the step's square
 FINEST = 0.25  # step at which bits are counted where it is finer
 WARM = 16  # steps before the clock starts: compilers and recordings
 LOOK_EVERY = 230.0  # seconds
@@ -186,7 +188,7 @@ class Step:
                 z = backbone.encode(x)
             z = z.float() if alone else z
             step_B = self.draw_steps(len(z), z.device)
-            known = z + ((torch.rand_like(z, dtype=torch.float32) - 0.5) * step_B.view(-1, 1, 1, 1, 1)).to(z.dtype)
+            known = z + self.error(z.detach().float(), step_B).to(z.dtype)
             if through:
                 keep, tau_B = self.draw_masks(z[:through].detach().float())
                 filled = self.fill(known[:through], keep, tau_B).to(known.dtype)
@@ -217,17 +219,36 @@ class Step:
         coarse = s["step_most"] * (s["coarse_most"] / s["step_most"]) ** torch.rand(count, device=device)
         return torch.where(torch.rand(count, device=device) < s["coarse"], coarse, fine)
 
+    def error(self, z_BCTHW: Tensor, step_B: Tensor) -> Tensor:
+        """What a quantiser adds: as noise, which teaches best, or as it is, where a step is so coarse that most numbers
+        become zero and noise would be another thing."""
+        step = step_B.view(-1, 1, 1, 1, 1)
+        noise = (torch.rand_like(z_BCTHW) - 0.5) * step
+        coarse = step.clamp_min(self.stage["step_most"])
+        return torch.where(step > self.stage["step_most"], (z_BCTHW / coarse).round() * coarse - z_BCTHW, noise)
+
     @torch.no_grad()
     def draw_masks(self, z_BCTHW: Tensor) -> tuple[Tensor, Tensor]:
         """Masks at a tau for each clip, log-uniform, in mean changes: larger latents do not escape the threshold."""
         low, high = self.stage["tau"]
         draws = torch.rand(len(z_BCTHW), device=z_BCTHW.device)
         tau_B = low * (high / low) ** draws * z_BCTHW.diff(dim=2).abs().mean()
-        return masks(z_BCTHW, tau_B, criterion=RULE.criterion, reference=RULE.reference), tau_B
+        keep_BTHW = masks(z_BCTHW, tau_B, criterion=RULE.criterion, reference=RULE.reference)
+        if self.stage["looked"]:
+            chosen_B = torch.rand_like(tau_B) < self.stage["looked"]
+            with torch.compiler.set_stance("force_eager"):  # no graph of its own for a pass without gradients
+                filled = self.lit(z_BCTHW, keep_BTHW, tau_B)
+            more = look_again(z_BCTHW, filled, SECOND_LOOK * tau_B)
+            keep_BTHW = keep_BTHW | (more & chosen_B.view(-1, 1, 1, 1))
+        return keep_BTHW, tau_B
+
+    @property
+    def lit(self) -> nn.Module:
+        return self.nets["paper" if self.stage["kind"] == "paper" else "lit"]
 
     def fill(self, z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor) -> Tensor:
         """The LIT's answer; the last clips may be the middle of a stream, whose past is one slot of what was kept."""
-        lit = self.nets["paper" if self.stage["kind"] == "paper" else "lit"]
+        lit = self.lit
         n = len(z_BCTHW) - round(self.stage["streams"] * len(z_BCTHW))
         if n == len(z_BCTHW):
             return lit(z_BCTHW, keep_BTHW, tau_B)
@@ -244,11 +265,16 @@ def to_x(u8_BTCHW: Tensor) -> Tensor:
 
 
 def bits(z_BCTHW: Tensor, step_B: Tensor) -> Tensor:
-    """[B] about what a number costs at these steps: what its neighbours to the left and above do not tell of it."""
+    """[B] about what a number costs at these steps: what its neighbours to the left and above do not tell of it, or the
+    slot before, whichever tells more of the cell."""
     left = torch.cat([torch.zeros_like(z_BCTHW[..., :1]), z_BCTHW[..., :-1]], -1)
     above = torch.cat([torch.zeros_like(z_BCTHW[..., :1, :]), z_BCTHW[..., :-1, :]], -2)
-    rest = (z_BCTHW - 0.45 * (left + above)) / step_B.view(-1, 1, 1, 1, 1)
-    return (1 + rest.square() * 6).log2().mean((1, 2, 3, 4)) / 2
+    before = torch.cat([torch.zeros_like(z_BCTHW[:, :, :1]), z_BCTHW[:, :, :-1]], 2)
+    step = step_B.view(-1, 1, 1, 1, 1)
+    by_space, by_time = (
+        (1 + ((z_BCTHW - guess) / step).square() * 6).log2().mean(1) / 2 for guess in (0.45 * (left + above), before)
+    )
+    return torch.minimum(by_space, by_time).mean((1, 2, 3))
 
 
 def optimizers(live: nn.ModuleDict, stage: Stage, device: str) -> list[torch.optim.Optimizer]:
