@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +208,7 @@ def test_the_step_of_two_settings(chromium: Any, tmp_path: Path) -> None:
         ann.shoot("steps")
         names = ann.page.locator(".stage .name").all_inner_texts()
         assert ["step fine" in names[0], "step small" in names[1]] == [True, True], names
-        text = ann.page.locator("#table").inner_text()
-        one, two = (float(v) for v in re.findall(r"[\d.]+", text.split("bits per pixel")[1])[:2])
+        one, two = map(float, ann.numbers("bits per pixel"))
         assert two < 0.7 * one, "coarser steps cost fewer bits"
         ann.until("location.hash.includes('small')")
         bob = Visitor(chromium, address, state=ann.page.evaluate("location.hash"))

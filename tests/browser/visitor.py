@@ -96,8 +96,11 @@ class Visitor:
         return self.page.evaluate(script, [x, y])[:3]
 
     def keep_rate(self) -> float:
-        text = self.page.locator("#table").inner_text().split("keep rate")[1]
-        return float(text.split("%")[0])
+        return float(self.numbers("keep rate")[0].removesuffix("%"))
+
+    def numbers(self, name: str) -> list[str]:
+        """A column of the table, from the first setting to the last."""
+        return self.page.locator(f"#table td[data-label='{name}']").all_inner_texts()
 
     def pictures(self) -> list[str]:
         return self.page.locator("[data-side=left] option").evaluate_all("all => all.map(o => o.value)")

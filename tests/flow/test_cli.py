@@ -180,11 +180,13 @@ def test_view_film_has_three_panels_and_a_curve(run, made: Path, tmp_path: Path)
     assert listing(tmp_path) == {"film.mp4", "curve.png"}
 
 
-def test_view_writes_a_webp_and_a_sheet_by_suffix(run, made: Path, tmp_path: Path) -> None:
+def test_view_writes_animations_and_a_sheet_by_suffix(run, made: Path, tmp_path: Path) -> None:
     clip = made / "short.mp4"
     assert run("view", clip, tmp_path / "film.webp", "--tau", 0.05, *MODEL)[0] == 0
     head = (tmp_path / "film.webp").read_bytes()[:64]
     assert head[:4] == b"RIFF" and head[8:12] == b"WEBP" and b"ANIM" in head
+    assert run("view", clip, tmp_path / "film.avif", "--tau", 0.05, *MODEL)[0] == 0
+    assert (tmp_path / "film.avif").read_bytes()[4:12] == b"ftypavis"
     words = ("--tau", 0.02, "--tau", 0.5, "--tau", 0.1, "--json", *MODEL)
     code, text, _ = run("view", clip, tmp_path / "sheet.png", *words)
     rates = json.loads(text)["sheet_keep_rates"]
@@ -195,7 +197,7 @@ def test_view_writes_a_webp_and_a_sheet_by_suffix(run, made: Path, tmp_path: Pat
     )
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
     assert run("view", clip, tmp_path / "both.mp4", "--sheet", tmp_path / "both.png", "--tau", 0.1, *MODEL)[0] == 0
-    assert listing(tmp_path) == {"film.webp", "sheet.png", "both.mp4", "both.png"}
+    assert listing(tmp_path) == {"film.webp", "film.avif", "sheet.png", "both.mp4", "both.png"}
 
 
 def test_view_of_tokens_has_two_panels_and_three_with_the_original(run, made: Path, tmp_path: Path) -> None:
@@ -232,6 +234,12 @@ def test_demo_makes_its_five_files_and_a_table(run, clip: str, tmp_path: Path) -
     code, text, _ = run(*words, *MODEL, "--force")
     assert code == 0
     assert "PSNR" in text
+
+
+def test_the_clip_made_by_code_can_be_cut_short_too(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inlay.video.synthetic.demo_clip", lambda: moving_square(9, 32, 32))
+    code, text, _ = run("demo", "--out", tmp_path / "demo", "--frames", 5, "--tau", 0.05, *MODEL, "--json")
+    assert code == 0 and json.loads(text)["frames"] == 5
 
 
 # --- what is refused: code, one line on stderr, nothing left behind ---------------------------------------------------

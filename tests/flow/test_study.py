@@ -215,7 +215,7 @@ def test_the_report_is_whole_and_needs_nothing_else(whole: Path) -> None:
     films = {f.file for s in sections for f in s.films}
     assert page.count["img"] == sum(not f.panels for f in figures) + len(films) > 8 and len(films) == 2
     assert sum(len(f.panels) for f in figures) > 4, "plots are drawn from their numbers"
-    assert all(link.startswith(("data:image/jpeg;base64,", "data:image/webp;base64,", "#")) for link in page.links)
+    assert all(link.startswith(("data:image/jpeg;base64,", "data:image/avif;base64,", "#")) for link in page.links)
     assert all(s.setup["commit"] in text and s.setup["backbone"] in text for s in sections)
     assert "http" not in re.sub(r"base64,[^\"]+", "", text)
     cells = [c for s in sections for t in s.tables for row in t.rows for c in row]
@@ -295,16 +295,21 @@ def test_eval_leaves_one_page(folder: Path, tmp_path: Path, capsys: pytest.Captu
     reader = Reader()
     reader.feed(text)
     assert not reader.open and reader.captions == [f"Rules on {folder.name} (2 clips)", "Every clip"]
+    assert text.count('<svg class="plot"') == 1, "what the page begins with is not drawn again"
     assert text.count("<tr>") == 2 + 2 + 4 and text.count('class="dot"') == 4
-    assert text.count("data:image/webp;base64,") == 4, "two rules on two clips"
+    assert text.count("data:image/avif;base64,") == 4, "two rules on two clips"
     assert "<dt>commit</dt>" in text and "<dt>command</dt>" in text
+    assert re.search(r'<p class="lead">Measured: .*\. On .* ours has .*\. Beside it: hold [\d.]+ dB with', text)
+    assert run(*words) == 0
+    table = capsys.readouterr().out
+    assert "best  * marks the best" in table and table.count(" * ") == 1 + 1, "one star in the only column"
     for more, message in ((("--report", page), "--force"), (("--report", tmp_path / "r.pdf"), ".html")):
         assert run(*words, *more) == 2
         assert message in capsys.readouterr().err
     np.save(tmp_path / "davis17_dog.npy", np.load(folder / "davis17_dog.npy")[:9])
     words = ("eval", folder, "--reconstructions", tmp_path, "--metrics", "psnr", *MODEL[2:])
     assert run(*words, "--report", page, "--force") == 0
-    assert page.read_text().count("data:image/webp;base64,") == 1
+    assert page.read_text().count("data:image/avif;base64,") == 1
 
 
 def test_calibrate_by_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from inlay.cli.main import main
-from inlay.codec import WholeVideo
+from inlay.codec import SizedVideo
 from inlay.codec.quality import mean_psnr
 from inlay.container import as_stored, to_bytes
 from inlay.errors import MissingError, VideoError
@@ -33,6 +33,7 @@ from inlay.research.studies.records import Record, Store
 from inlay.research.studies.sections import Section
 from inlay.research.studies.workspace import Workspace
 from inlay.tokenizer import Tokenizer
+from inlay.types import SCALES
 from inlay.video.frames import Video
 from tests.conftest import moving_square
 
@@ -99,7 +100,8 @@ def test_bits_of_ours_are_those_of_the_file_that_encode_writes(
         tokens = tokenizer.encode(video, bits=record.setting["bits"])
         pixels = len(video) * video.width * video.height
         assert record.bits_per_pixel == 8 * len(to_bytes(tokens)) / pixels <= record.setting["bits"]
-        assert record.chosen == {"tau": tokens.recipe.tau, "step": tokens.recipe.step}
+        scale = float(SCALES[tokens.recipe.scale])
+        assert record.chosen == {"tau": tokens.recipe.tau, "step": tokens.recipe.step, "scale": scale}
         decoded = tokenizer.decode(as_stored(tokens))
         assert record.reading.values["psnr"] == pytest.approx(mean_psnr([video], [decoded]))
 
@@ -145,7 +147,7 @@ def test_a_second_run_computes_nothing_and_tells_the_same(
 ) -> None:
     section, out = ran
     before = (out / "tables" / "bits.md").read_bytes()
-    monkeypatch.setattr(WholeVideo, "of", lambda *_: pytest.fail("a clip was encoded again"))
+    monkeypatch.setattr(SizedVideo, "of", lambda *_, **__: pytest.fail("a clip was encoded again"))
     monkeypatch.setattr(study, "recode", lambda *_: pytest.fail("a codec ran again"))
     assert run_study(workspace(tokenizer, folder, out), "bits").tables == section.tables
     assert (out / "tables" / "bits.md").read_bytes() == before
@@ -154,8 +156,8 @@ def test_a_second_run_computes_nothing_and_tells_the_same(
 def test_all_budgets_share_one_pass_of_the_backbone(
     tokenizer: Tokenizer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of, calls = WholeVideo.of, []
-    monkeypatch.setattr(WholeVideo, "of", lambda *args: calls.append(1) or of(*args))
+    of, calls = SizedVideo.of, []
+    monkeypatch.setattr(SizedVideo, "of", lambda *args, **more: calls.append(1) or of(*args, **more))
     run_study(workspace(tokenizer, folder, tmp_path), "bits")
     assert len(calls) == 2, "one for each clip"
 

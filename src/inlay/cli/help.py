@@ -14,12 +14,13 @@ COMMAND_PANELS = ("Use", "Train", "Measure", "Research")
 FIRST = ("encode", "info", "decode", "compare", "view", "demo")  # commands that one begins with
 FLAG_PANELS = {  # heading -> the parameters below it, wherever a command has them; others stand under Options, first
     "Budget": ("tau", "keep", "tokens", "bits", "psnr", "loss", "exact", "bucket_seconds", "noise"),
-    "Tokens": ("criterion", "reference", "precision", "step"),
+    "Tokens": ("criterion", "reference", "key_slots", "precision", "step", "scale"),
     "Chunks": ("mode", "chunk_frames", "key_seconds", "cuts"),
     "Model": ("backbone", "weights", "trust", "device", "dtype", "fill", "profile", "shape", "init", "init_lit"),
     "Screen and machine": ("json", "quiet", "verbose", "threads", "help"),
 }
 _PANEL_OF = {name: panel for panel, names in FLAG_PANELS.items() for name in names}
+_PLACE = {name: place for place, name in enumerate(_PANEL_OF)}
 
 
 class PanelGroup(typer.core.TyperGroup):
@@ -54,7 +55,7 @@ class PanelCommand(typer.core.TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments: list[tuple[str, str]] = []
         panels: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        for parameter in sorted(self.get_params(ctx), key=lambda p: _PLACE.get(p.name, -1)):
             record = parameter.get_help_record(ctx)
             if record is None:
                 continue

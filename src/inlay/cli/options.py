@@ -31,6 +31,8 @@ CHOICES = {
     "reference": ("last-kept", "previous"),
     "precision": ("q8", "q8-quick", "fp16", "bf16", "fp32"),
     "step": ("lossless-ish", "fine", "normal", "coarse", "small", "cache", "deviation"),
+    "scale": ("auto", "1", "3/4", "1/2"),
+    "key_slots": ("auto", "whole", "thin"),
     "fill": ("hold", "linear", "lit", "lit-paper"),
     "dtype": ("float32", "bfloat16"),
     "mode": ("auto", "stateful", "dual-cache", "clips"),
@@ -58,6 +60,22 @@ Step = Annotated[
         "--step",
         metavar="X",
         help=f"How coarsely q8 rounds: grey levels, or {_one_of('step')}.  [default: the model's]",
+    ),
+]
+Scale = Annotated[
+    str,
+    typer.Option(
+        "--scale",
+        metavar="S",
+        help=f"Encode a smaller picture, enlarged on the way back: {_one_of('scale')} (--bits and --psnr choose).",
+    ),
+]
+KeySlots = Annotated[
+    str,
+    typer.Option(
+        "--key-slots",
+        metavar="NAME",
+        help=f"Cells kept of slots with nothing before: {_one_of('key_slots')} (thin: not what neighbours tell).",
     ),
 ]
 Cache = Annotated[
@@ -250,6 +268,8 @@ class Encoding:
     reference: Reference = "last-kept"
     precision: Precision = "q8"
     step: Step = None
+    scale: Scale = "auto"
+    key_slots: KeySlots = "auto"
     cache: Cache = False
     mode: Mode = "auto"
     chunk_frames: Chunk = 33

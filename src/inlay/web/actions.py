@@ -149,7 +149,7 @@ class Actions:
             else:
                 least = session.least_keep
                 choice = session.choose_keep(max(keep, float(f"{least + 5e-5:.4f}")), which)
-            few = f"The first slot of each key chunk is kept whole, so that {keep or 0:.0%} cannot be had. "
+            few = f"The first slot of each key chunk needs more cells, so that {keep or 0:.0%} cannot be had. "
             short = keep is not None and choice.curve.keep_rate > keep + 1e-3
             return (few if short else "") + _kept(choice, 1000 * (time.perf_counter() - start))
 
@@ -327,11 +327,10 @@ def _preset(session: Session, choice: Choice) -> str | None:
 def _told(session: Session) -> str:
     choice = session.setting("A").choice
     info = choice.chunks[0].info
-    kept = f"{choice.curve.keep_rate:.1%} of its cells are kept at tau {choice.tau:.4g}, mode {choice.mode}"
+    kept = f"{choice.curve.keep_rate:.1%} of its cells are kept at tau {choice.tau:.4g}"
     return f"{session.name}: {choice.frames} frames {info.width}x{info.height}; {kept}."
 
 
 def _kept(choice: Choice, milliseconds: float) -> str:
-    rate = f"{choice.curve.keep_rate:.1%}, mode {choice.mode}"
-    kept = f"{choice.curve.tokens:,} of {choice.curve.cells:,} cells kept ({rate})"
+    kept = f"{choice.curve.tokens:,} of {choice.curve.cells:,} cells kept ({choice.curve.keep_rate:.1%})"
     return f"{kept} at tau {choice.tau:.4g}; mask found in {milliseconds:.0f} ms."

@@ -20,7 +20,13 @@ from inlay.web.session import SETTINGS
 TITLE = "Inlay"
 LEAD = "Cells that change become tokens. Dark cells are dropped; reconstruct, and see how well they come back."
 HERE = Path(__file__).parent
-OUTSIDE = ".gradio-container { overflow: clip !important; }"  # hidden would make a box of its own: nothing would stick
+# Gradio's "hidden" would make a box of its own, in which nothing sticks; and its blue is not ours.
+OUTSIDE = """.gradio-container { overflow: clip !important; }
+:root, .dark {
+  --color-accent: #0072b2 !important; --slider-color: #0072b2 !important;
+  --button-primary-background-fill: #0072b2 !important; --button-primary-background-fill-hover: #005a8c !important;
+}
+.dark { --color-accent: #56b4e9 !important; }"""
 HEAVY = {"concurrency_id": "network", "concurrency_limit": 1}  # one clip goes through the network at a time
 QUICK = {"queue": False, "show_progress": "hidden", "trigger_mode": "always_last"}
 PRIVATE = {"api_visibility": "private"}
@@ -65,7 +71,7 @@ def _lay_out(actions: Actions) -> dict[str, Any]:
             with gr.Row():
                 parts["token_file"] = gr.DownloadButton("Download token file", interactive=False, elem_id="token-file")
                 parts["film"] = gr.DownloadButton("Download film", interactive=False, elem_id="film")
-            with gr.Accordion("The same by command line and in Python", open=True, elem_id="code-box"):
+            with gr.Accordion("The same as a command and in Python", open=True, elem_id="code-box"):
                 parts["code"] = gr.HTML(elem_id="code", js_on_load=None)
             with gr.Accordion("Latents of one slot", open=False, elem_id="latents-box"):
                 parts["see"] = gr.Button("Show the latents of this frame's slot", size="sm", elem_id="see")
@@ -85,16 +91,14 @@ def _controls(actions: Actions) -> dict[str, Any]:
             parts["clip"] = gr.Radio(list(CLIPS), value=DEFAULT, show_label=False, container=False, elem_id="clip")
             kinds = ["video", ".mkv", ".avi", ".mov", ".webm", ".y4m"]
             most = f"{actions.limits.max_mb:g} MB, {actions.limits.max_seconds:g} s at most"
-            parts["video"] = gr.File(
-                label=f"or drop in a video ({most})", file_types=kinds, height=110, elem_id="video"
-            )
+            parts["video"] = gr.File(label=f"or drop in a video ({most})", file_types=kinds, height=76, elem_id="video")
         with gr.Tab("Token file"):
             label = "Drop in a token file (.inlay)"
-            parts["tokens"] = gr.File(label=label, file_types=[".inlay"], height=110, elem_id="tokens")
+            parts["tokens"] = gr.File(label=label, file_types=[".inlay"], height=76, elem_id="tokens")
     with gr.Group(elem_id="setting"):
-        parts["which"] = gr.Radio(list(SETTINGS), value="A", label="Setting to change; B to compare", elem_id="which")
+        parts["which"] = gr.Radio(list(SETTINGS), value="A", label="Setting (B to compare)", elem_id="which")
         parts["preset"] = gr.Radio(list(PRESETS), value=USUAL, label="Presets", elem_id="preset")
-        parts["mode"] = gr.Radio([BY_TAU, BY_KEEP], value=BY_TAU, label="Choose cells by", elem_id="mode")
+        parts["mode"] = gr.Radio([BY_TAU, BY_KEEP], value=BY_TAU, label="Choose by", elem_id="mode")
         parts["tau"] = gr.Slider(0, 1, value=0.3, step=0.001, label="tau", elem_id="tau", **waiting)
         parts["keep"] = gr.Slider(
             0, 100, value=25, step=0.1, label="keep rate (%)", elem_id="keep", visible=False, **waiting
@@ -103,7 +107,7 @@ def _controls(actions: Actions) -> dict[str, Any]:
         parts["step"] = gr.Radio(
             steps, value=steps[0], label="Round kept cells by (step)", elem_id="step", visible=len(steps) > 1
         )
-        parts["fill"] = gr.Radio(fills, value=default, label="Fill dropped cells with", elem_id="fill")
+        parts["fill"] = gr.Radio(fills, value=default, label="Fill with", elem_id="fill")
     parts["go"] = gr.Button("Reconstruct", variant="primary", interactive=False, elem_id="go")
     return parts
 

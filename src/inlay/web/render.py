@@ -32,6 +32,7 @@ from inlay.web.sheets import Sheets
 from inlay.web.snippets import snippets
 
 FILL_NAMES = {"lit": "LIT", "lit-paper": "LIT of the paper", "hold": "hold", "linear": "linear"}
+NOT_YET = "not yet"  # reconstructed
 STAGES = ("read", "encode", "pack", "decode", "measure", "film")
 SCORE_STEPS, UNSCORED = 24.0, 255  # codes to a doubling of the score; kept with nothing to compare with
 LATENT_GAP = 1  # cells between the channels of a picture
@@ -66,7 +67,7 @@ def viewer_data(session: Session, active: str, folder: Path) -> dict[str, Any]:
             "frames": choice.frames,
             "slots": choice.slot_T.tolist(),
             "grid": list(choice.keep_Shw.shape[1:]),
-            "stride": choice.chunks[0].recipe.space_stride,
+            "stride": choice.chunks[0].recipe.cell_side,
             "input": _addresses(session.sheets, folder),
             "settings": {name: _setting(setting, folder) for name, setting in session.settings.items()},
             "look": {"dim": DIM, "edge": EDGE.tolist(), "gain": GAIN, "ramp": RAMP.tolist()},
@@ -128,37 +129,44 @@ def table(session: Session) -> str:
     columns: list[tuple[str, Setting, Result | None]] = [
         (name, setting, result) for name, setting in settings.items() for result in setting.results.values() or [None]
     ]
-    rows = [(label, [_cell(label, session, *column) for column in columns]) for label in ROWS]
-    stages = [stage for stage in STAGES if any(r is not None and stage in r.seconds for _, _, r in columns)]
-    rows += [(f"{s} (s)", [_number(r.seconds.get(s) if r else None, 2) for _, _, r in columns]) for s in stages]
-    head = "".join(f"<th>{name}</th>" for name, _, _ in columns)
-    body = "".join(
-        f"<tr><th>{label}</th>{''.join(f'<td>{escape(v)}</td>' for v in cells)}</tr>" for label, cells in rows
+    head = "".join(f"<th>{label}</th>" for label in ("setting", *_cells(*columns[0][1:])))
+    body = "".join(_row(*column) for column in columns)
+    choice = columns[0][1].choice
+    info = choice.chunks[0].info
+    clip = f"{choice.frames} frames {info.width}x{info.height} at {float(info.fps):g} fps, mode {choice.mode}"
+    times = [(f" of {name} with {FILL_NAMES[r.fill]}", r.seconds) for name, _, r in columns if r is not None]
+    spent = [
+        f"seconds{whose}: " + ", ".join(f"{stage} {known[stage]:.2f}" for stage in STAGES if stage in known)
+        for whose, known in times or [("", seconds)]
+    ]
+    note = f'<p class="inlay-hint">{escape("; ".join([clip, *spent]))}</p>'
+    return f'<div class="inlay-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}</div>'
+
+
+def _row(name: str, setting: Setting, result: Result | None) -> str:
+    cells = "".join(
+        f'<td data-label="{label}"{" class=absent" if value == NOT_YET else ""}>{escape(value)}</td>'
+        for label, value in _cells(setting, result).items()
     )
-    spent = ", ".join(f"{stage} {seconds[stage]:.2f}" for stage in STAGES if stage in seconds)
-    note = "" if stages else f'<p class="inlay-hint">Seconds so far: {spent}</p>'
-    return f'<div class="inlay-table"><table><tr><th>setting</th>{head}</tr>{body}</table>{note}</div>'
+    return f'<tr class="{name.lower()}"><th>{name}</th>{cells}</tr>'
 
 
-ROWS = ("clip", "tau", "keep rate", "tokens", "step", "fill", "PSNR (dB)", "SSIM", "bytes", "bits per pixel")
-
-
-def _cell(label: str, session: Session, name: str, setting: Setting, result: Result | None) -> str:
+def _cells(setting: Setting, result: Result | None) -> dict[str, str]:
+    """What is said of a setting, by column; quality and size once there are such."""
     choice, info = setting.choice, setting.choice.chunks[0].info
     size = setting.token_file.stat().st_size if setting.token_file is not None else None
     pixels = choice.frames * info.width * info.height
     return {
-        "clip": f"{choice.frames} frames {info.width}x{info.height} at {float(info.fps):g} fps",
+        "fill": NOT_YET if result is None else FILL_NAMES[result.fill],
         "tau": f"{choice.tau:.4g}",
-        "keep rate": f"{choice.curve.keep_rate:.1%}, mode {choice.mode}",
+        "keep rate": f"{choice.curve.keep_rate:.1%}",
         "tokens": f"{choice.curve.tokens:,} of {choice.curve.cells:,}",
         "step": _step(choice.chunks[0].recipe),
-        "fill": "not yet" if result is None else FILL_NAMES[result.fill],
-        "PSNR (dB)": "not yet" if result is None else _number(result.psnr, 2),
-        "SSIM": "not yet" if result is None else _number(result.ssim, 4),
-        "bytes": "not yet" if size is None else f"{size:,}",
-        "bits per pixel": "not yet" if size is None else f"{8 * size / pixels:.4f}",
-    }[label]
+        "PSNR (dB)": NOT_YET if result is None else _number(result.psnr, 2),
+        "SSIM": NOT_YET if result is None else _number(result.ssim, 4),
+        "bytes": NOT_YET if size is None else f"{size:,}",
+        "bits per pixel": NOT_YET if size is None else f"{8 * size / pixels:.4f}",
+    }
 
 
 def _step(recipe: Recipe) -> str:

@@ -192,16 +192,15 @@ class Session:
     def choose_tau(self, tau: float, which: str = "A") -> Choice:
         """The mask at a threshold, from the cached latents alone."""
         with self.lock:
-            latents = self._latents()
-            return self._choose(latents, latents.tokens(self._recipe(tau, which)), tau, None, which)
+            latents = self._latents().settled(Budget(tau=tau))
+            return self._choose(latents, latents.tokens(self._recipe(latents, tau, which)), tau, None, which)
 
     def choose_keep(self, keep: float, which: str = "A") -> Choice:
         """The mask that keeps at most this share of the cells, filled up to it exactly."""
         with self.lock:
-            latents = self._latents()
-            plan = latents.solve(Budget(keep=keep, exact=True))
-            plan = replace(plan, recipe=self._recipe(plan.recipe.tau, which))
-            return self._choose(latents, plan, plan.recipe.tau, keep, which)
+            plan = self._latents().solve(Budget(keep=keep, exact=True))
+            plan = replace(plan, recipe=self._recipe(plan.video, plan.recipe.tau, which))
+            return self._choose(plan.video, plan, plan.recipe.tau, keep, which)
 
     def choose_step(self, step: str | None, which: str = "A") -> Choice:
         """The same mask, its cells rounded otherwise."""
@@ -212,8 +211,8 @@ class Session:
             setting.step = step
             return self.choose_tau(choice.tau, which) if choice.keep is None else self.choose_keep(choice.keep, which)
 
-    def _recipe(self, tau: float, which: str) -> Recipe:
-        latents, step = self._latents(), self.setting(which).step if self.settings else None
+    def _recipe(self, latents: WholeVideo, tau: float, which: str) -> Recipe:
+        step = self.setting(which).step if self.settings else None
         return latents.parts.recipe(replace(latents.config, step=step), tau)
 
     def _choose(
@@ -244,7 +243,7 @@ class Session:
     @property
     def least_keep(self) -> float:
         """The share of cells that key slots need, below which no keep rate can go."""
-        return 0.0 if self.latents is None else self.latents.fixed / self.latents.cells
+        return 0.0 if self.latents is None else self.latents.settled(Budget(keep=1.0)).fixed / self.latents.cells
 
     def slot_latents(self, slot: int) -> Tensor:
         """[C, h, w] of one slot."""

@@ -146,7 +146,7 @@ def _faults(path: Path, limits: Limits) -> Iterator[bytes]:
     try:
         with TokenReader(path) as reader:
             info, slots = reader.info, [span.slots for span in reader.spans]
-            pixels_of_slot = reader.header.cells * reader.recipe.time_stride * reader.recipe.space_stride**2
+            pixels_of_slot = int(reader.header.cells * reader.recipe.time_stride * reader.recipe.cell_side**2)
     except TokenFileError as error:
         raise TokenFileError(plain_reason(error, path)) from error
     limits.check(path.name, "holds", width=info.width, height=info.height, frames=info.frames, fps=float(info.fps))

@@ -148,8 +148,7 @@ function lit(canvas, setting, frame) {
   for (let y = 0, i = 0; y < height; y++) {
     for (let x = 0; x < width; x++, i += 4) {
       const here = kept(y, x);
-      const edge = (x % stride === 0 && x > 0 && kept(y, x - 1) !== here)
-        || (y % stride === 0 && y > 0 && kept(y - 1, x) !== here);
+      const edge = (x > 0 && kept(y, x - 1) !== here) || (y > 0 && kept(y - 1, x) !== here);
       if (edge) [p[i], p[i + 1], p[i + 2]] = look.edge;
       else if (!here) p[i] = p[i + 1] = p[i + 2] = look.dim * (0.299 * p[i] + 0.587 * p[i + 1] + 0.114 * p[i + 2]);
     }

@@ -109,9 +109,10 @@ def pack(
     measuring: Measuring,
     screen: Screen,
 ) -> None:
-    """Pack a cache into shards of tokens: no video and no network is needed.
+    """Pack a cache into shards of tokens.
 
-    What is no latent is carried along untouched. Run the same command again to go on after an interruption.
+    No video and no network is needed; what is no latent is carried along untouched. Run the same command again to go on
+    after an interruption.
     """
     from inlay.caches import PackConfig, pack_cache
 
@@ -133,7 +134,10 @@ def pack(
 
 
 def unpack(packed: Packed, out: Out, *, fill: UnpackFill = "auto", screen: Screen) -> None:
-    """Write the files of a packed cache again: names, keys and everything but the latents as they were."""
+    """Write the files of a packed cache again.
+
+    Names, keys and everything but the latents are as they were.
+    """
     from inlay.caches import unpack_cache
 
     with screen.bar("unpacking (files)", time_left=True) as update:
@@ -142,9 +146,9 @@ def unpack(packed: Packed, out: Out, *, fill: UnpackFill = "auto", screen: Scree
 
 
 def verify(packed: Packed, *, against: Against = None, measuring: Measuring, screen: Screen) -> None:
-    """Read a packed cache back, all of it; with --against, compare it with the cache it was made of.
+    """Read a packed cache back, all of it.
 
-    The exit code is 4 if something is damaged or differs.
+    With --against, compare it with the cache it was made of. The exit code is 4 if something is damaged or differs.
     """
     result = _verified(packed, against, measuring, screen)
     screen.show(result.record(), result.rows())

@@ -38,8 +38,8 @@ def calibrate(
     """Measure a backbone's latents and suggest its threshold.
 
     One pass of the encoder over the clips; small windows of a few are decoded to learn how far each channel's error
-    reaches the picture, and which steps go with which thresholds. `inlay encode --profile FILE` takes its defaults
-    from it, and `--bits` and `--psnr` their pairs of tau and step.
+    reaches the picture, which steps go with which thresholds, and whether key slots are better thinned out. `inlay
+    encode --profile FILE` takes its defaults from it, and `--bits` and `--psnr` their pairs of tau and step.
     """
     target = out or f"{portable_name(Path(model.backbone).name)}.profile.json"
     paths.output(target, force=force, what="a profile", suffixes=(".json",))
@@ -87,6 +87,7 @@ def calibrate(
         "keep_rate": at_tau[1],
         "step": profile.step,
         "cache_step": profile.cache_step,
+        "thin": profile.thin,
         "gains": profile.gains,
         "dial": None if profile.dial is None else asdict(profile.dial),
         "clips": profile.clips,
@@ -100,25 +101,29 @@ def calibrate(
         ("latents", f"std {_mean(profile.latent_std):.4g}, slot 0 {_mean(profile.first_std):.4g}, mean over channels"),
         ("gains", f"{min(profile.gains):.3g} to {max(profile.gains):.3g} grey levels a unit of latent"),
         ("step", "from the deviations" if profile.step is None else f"{profile.step:g}"),
+        ("key slots", "thinned out where tokens are counted" if profile.thin else "kept whole"),
         ("dial", dial_text(profile)),
     ]
     screen.show(record, rows)
 
 
 def _with_dial(tokenizer: Tokenizer, profile: Profile, clips: list[Video], step: str | None, screen: Screen) -> Profile:
-    """With the pairs of tau and step that spend bits best, and the default step: the one given, or by measurement."""
+    """With the pairs of tau and step that spend bits best, whether key slots are better thinned out, and the default
+    step: the one given, or by measurement."""
     from inlay.masking import best_pairs, step_size
     from inlay.measure import curve
 
-    found = []
+    found, gains = [], []
     with screen.bar("decoding (clips)", total=len(clips)) as update:
         for clip in clips:
             found.append(curve.measure_clip(tokenizer, profile, clip))
+            gains.append(curve.gain_of_thin(tokenizer, clip))
             update(advance=1)
     means = curve.mean_pairs(found)
     dial = best_pairs([(pair.tau, pair.step, pair.bits, pair.psnr) for pair in means if pair.step is not None])
     default = curve.default_step(profile.tau, means) if step is None else step_size(step)
-    profile = replace(profile, step=default, cache_step=curve.default_step(0.0, means))
+    thin = len(gains) > 0 and _mean(tuple(gains)) > 0
+    profile = replace(profile, step=default, cache_step=curve.default_step(0.0, means), thin=thin)
     if dial is None:
         return profile
     return replace(profile, dial_taus=dial.taus, dial_steps=dial.steps, dial_bits=dial.bits, dial_psnr=dial.psnr)

@@ -83,7 +83,7 @@ def _run(
         tokenizer = model.load()
     with timed("clip"):
         if video is None:
-            write_video(demo_clip(), clip, force=True)
+            write_video(demo_clip()[:frames], clip, force=True)
         else:
             with open_video(video, size=size, frames=frames) as reader:
                 write_video(reader.chunks(), clip, force=True)
@@ -96,7 +96,7 @@ def _run(
         scenes = shots(token_reader, b, a)
         bits = bits_per_pixel(Path(tokens).stat().st_size, token_reader.info)
         caption = Caption(title=Path(video or clip).name, bits=bits)
-        made = write_film(scenes, film, curve, caption=caption, frames=a.frames, force=True, screen=screen)
+        made = write_film(scenes, film, curve, fill=fill, caption=caption, frames=a.frames, force=True, screen=screen)
     with timed("measure"), open_video(clip) as a, open_video(decoded) as b:
         report = compare(a.chunks(), b.chunks(), ("psnr", "ssim"))
     named = {"clip": clip, "token_file": tokens, "decoded": decoded, "fill": fill}

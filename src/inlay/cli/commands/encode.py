@@ -52,8 +52,8 @@ def encode(
     """Turn videos into token files.
 
     Keeps the latent cells that change and drops the rest; prints how many were kept and what they cost in bits. Give
-    at most one budget: --tau, --keep, --tokens, --bits or --psnr. The last two choose tau and step together, and --tau
-    or --step beside them fixes that one.
+    at most one budget: --tau, --keep, --tokens, --bits or --psnr. The last two choose tau, step and scale together, and
+    --tau, --step or --scale beside them fixes that one.
     """
     inputs, target_of = _places(sources, out_dir, curve, force=force)
 
@@ -189,7 +189,7 @@ def _budget_record(report: BudgetReport | None) -> dict[str, Any]:
         return {}
     got = int(report.got) if report.budget == "tokens" else report.got
     record: dict[str, Any] = {"budget": report.budget, "asked": report.asked, "got": got}
-    record |= {"tau": report.tau, "step": report.step}
+    record |= {"tau": report.tau, "step": report.step, "scale": report.scale}
     bucket = report.bucket
     if bucket is None:
         return record | {"trials": report.trials, "decodes": report.decodes}
@@ -215,6 +215,10 @@ def _budget_rows(outcome: dict[str, Any]) -> list[tuple[str, str]]:
     elif kind == "psnr":
         text += f" dB, found with {outcome['decodes']} decodes"
     else:
-        text += f", found in {outcome['trials']} trials without a decode"
-    step = "" if outcome["step"] is None else f" and step {outcome['step']:.3g}"
-    return [("budget", f"{text}, at tau {outcome['tau']:.3g}{step}")]
+        looked = outcome["decodes"]
+        text += f", found in {outcome['trials']} trials "
+        text += f"and {looked} decodes of one chunk" if looked else "without a decode"
+    at = [f"tau {outcome['tau']:.3g}"]
+    at += [] if outcome["step"] is None else [f"step {outcome['step']:.3g}"]
+    at += [] if outcome["scale"] == "1" else [f"{outcome['scale']} of the size"]
+    return [("budget", f"{text}, at {', '.join(at)}")]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from inlay.research.studies.sections import Figure
     from inlay.tokenizer import Tokenizer
 
+BEST = "* "  # before the best value of a column
+
 
 def evaluate(
     data: options.Data,
@@ -200,6 +202,8 @@ def _show(scored: Scored, metrics: tuple[str, ...], config: MeasureConfig, repor
         record["report"] = report
         lines.append(("report", report))
     head, body = _table(rows, metrics, config)
+    if any(cell.startswith(BEST) for row in body for cell in row):
+        lines.append(("best", f"{BEST}marks the best of the rules that drop cells"))
     screen.table(record, lines, head, body)
 
 
@@ -223,7 +227,7 @@ def _table(
         known = bool(records[0].cells)  # another system's output has no cells to count
         calls = f"{sum(r.nfe for r in records) / len(records):g}" if known else "-"
         rates = [rate_cell(records).text, bits_cell(records).text, calls] if known else ["-"] * 3
-        marks = [f"{'* ' if best.get(m) == name else ''}{scores[name][m].text}" for m in shown]
+        marks = [f"{BEST if best.get(m) == name else ''}{scores[name][m].text}" for m in shown]
         body.append([name, *rates, *marks])
     return ["rule", "kept", "bits a pixel", "NFE", *map(heading, shown)], body
 

@@ -49,6 +49,16 @@ def step_text(record: dict[str, Any]) -> str:
     return f" {place} ({least:.3g} to {most:.3g})"
 
 
+def scale_text(record: dict[str, Any]) -> str:
+    """The size that the video was encoded at, where that is not its own."""
+    return "" if record["scale"] == "1" else f", encoded at {record['scale']} of its size"
+
+
+def thin_text(record: dict[str, Any]) -> str:
+    """What was kept of key slots, where that was not all."""
+    return "" if record["key_slots"] == "whole" else f", {record['key_slots']} key slots"
+
+
 def file_line(record: dict[str, Any]) -> str:
     """The record as one line among many."""
     return (
@@ -62,12 +72,12 @@ def file_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     fps = float(record["fps"])
     return [
         ("file", f"{record['file']}, {size_text(record['bytes'])}"),
-        ("video", f"{record['frames']} frames {record['width']}x{record['height']} at {fps:g} fps"),
+        ("video", f"{record['frames']} frames {record['width']}x{record['height']} at {fps:g} fps{scale_text(record)}"),
         ("kept", f"{record['keep_rate']:.1%}: {record['tokens']:,} tokens of {record['cells']:,} cells, "
                  f"mode {record['streaming']}"),
         ("bits", f"{record['bits_per_pixel']:.4f} a pixel, all included"),
         ("bytes", f"values {record['value_bytes']:,}, mask {record['mask_bytes']:,}, rest {record['header_bytes']:,}, "
                   f"in {record['chunks']} chunk{'s' if record['chunks'] != 1 else ''}"),
-        ("recipe", f"{record['backbone']}, tau {record['tau']:g}, {record['criterion']}, {record['reference']}, "
-                   f"{record['precision']}{step_text(record)}, fill {record['fill']}"),
+        ("recipe", f"{record['backbone']}, tau {record['tau']:g}, {record['criterion']}, {record['reference']}"
+                   f"{thin_text(record)}, {record['precision']}{step_text(record)}, fill {record['fill']}"),
     ]  # fmt: skip

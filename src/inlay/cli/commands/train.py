@@ -174,9 +174,10 @@ def lit(
     screen: Screen,
     **settings: Any,
 ) -> None:
-    """Train the transformer that fills dropped cells; the backbone stays as it is.
+    """Train the transformer that fills dropped cells (LIT).
 
-    Presets: paper (the paper's set-up), plus (ours), smoke (seconds, to see that everything is in place).
+    The backbone stays as it is. Presets: paper (the paper's set-up), plus (ours), smoke (seconds, to see that
+    everything is in place).
     """
     config = job.settings(preset, LIT_PRESETS, settings)
     job.check()
@@ -194,9 +195,10 @@ def lit(
 
 @train_command("backbone", BACKBONE_PRESETS)
 def backbone(job: TrainJob, *, preset: Preset = "mini", init: Init = None, screen: Screen, **settings: Any) -> None:
-    """Train the embedded backbone, from nothing or from the weights --from names.
+    """Train the embedded backbone.
 
-    Presets: mini (our recipe for it alone), smoke (seconds, to see that everything is in place).
+    From nothing, or from the weights --from names. Presets: mini (our recipe for it alone), smoke (seconds, to see that
+    everything is in place).
     """
     config = job.settings(preset, BACKBONE_PRESETS, settings)
     job.check()
@@ -218,9 +220,10 @@ def together(
     screen: Screen,
     **settings: Any,
 ) -> None:
-    """Train the embedded backbone and its LIT at once, so that latents change most where the picture does.
+    """Train the embedded backbone and its LIT at once.
 
-    Presets: together (how the one that ships ended its training), smoke (seconds, to see that everything is in place).
+    Latents then change most where the picture does. Presets: together (how the one that ships ended its training),
+    smoke (seconds, to see that everything is in place).
     """
     config = job.settings(preset, TOGETHER_PRESETS, settings)
     job.check()

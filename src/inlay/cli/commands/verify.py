@@ -44,7 +44,9 @@ def _problems(file: str, *, large: bool) -> list[str]:
     try:
         paths.input_tokens(file)
         from inlay.codec import verify as verify_file
+        from inlay.kernels.switch import at_level
 
-        return [problem.removeprefix(f"{file}: ") for problem in verify_file(file, large=large)]
+        with at_level("0"):  # ISA-L lets incomplete Huffman codes pass, which zlib elsewhere would not
+            return [problem.removeprefix(f"{file}: ") for problem in verify_file(file, large=large)]
     except TokenFileError as error:
         return [str(error).removeprefix(f"{file}: ")]
