@@ -23,7 +23,7 @@ from tests.units.test_draw import LINES
 def section(root: Path) -> Section:
     (root / "films").mkdir(exist_ok=True)
     clip = moving_square(9, 32, 32)
-    (root / "films" / "a.webp").write_bytes(film(clip, clip))
+    (root / "films" / "a.avif").write_bytes(film(clip, clip))
     rows = tuple((word(name), number(value, 1)) for name, value in (("b", 9.0), ("c", 10.0), ("a", 1.5)))
     return Section(
         name="main",
@@ -31,7 +31,7 @@ def section(root: Path) -> Section:
         text=("A <b>text</b>.",),
         tables=(Table(caption="Numbers", columns=("Name", "Value"), rows=rows),),
         figures=(Figure(file="", caption="Quality.", panels=(LINES,)), Figure(file="figures/gone.png", caption="Gone")),
-        films=(Figure(file="films/a.webp", caption="A film"),),
+        films=(Figure(file="films/a.avif", caption="A film"),),
         findings=(Finding(claim="it holds", holds=True),),
         setup={"commit": "abc123+", "tau": 0.5, "command": "inlay study main --out x"},
     )
@@ -52,7 +52,7 @@ def absent(panel: object) -> str:
 def test_the_page_holds_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = section(tmp_path)
     text = html_report([one, one], tmp_path)
-    assert text.count("data:image/webp;base64,") == 1, "a film that two sections show stands there once"
+    assert text.count("data:image/avif;base64,") == 1, "a film that two sections show stands there once"
     assert text.count('<svg class="plot"') == 1, "the plot that the page begins with is not drawn again"
     assert html_report([one] * 3, tmp_path).count('<svg class="plot"') == 4 and "Gone" not in text
     assert "<b>text</b>" not in text and "&lt;b&gt;" in text
@@ -88,6 +88,18 @@ def test_a_report_begins_with_three_sentences_and_one_plot(tmp_path: Path) -> No
     page = results_page([told(tmp_path)], headline_file="x/headline.png")
     assert page.index(said[0]) < page.index(said[2]) < page.index("x/headline.png") < page.index("## In short")
     assert sentences([section(tmp_path)])[0].startswith("1 of 1") and headline([Section(name="a", title="A")]) is None
+
+
+def test_without_relations_the_third_sentence_is_on_the_other_rules_or_on_the_clips(tmp_path: Path) -> None:
+    whole = replace(told(tmp_path), findings=())
+    table, columns = whole.tables[0], ("Clip", "Rule", "Keep rate ↓", "PSNR ↑")
+    rows = (("bear", "ours", 27.1), ("bear", "full", 33.0), ("boat", "ours", 30.2))
+    body = tuple((word(clip), word(rule), percent(0.6), number(db, 2)) for clip, rule, db in rows)
+    by_clip = Table(caption="Every clip", columns=columns, rows=body)
+    said = sentences([replace(whole, tables=(table, by_clip))])
+    assert said[2] == "The clips lie between 27.10 dB (bear) and 30.20 dB (boat)."
+    both = replace(table, rows=(*table.rows, (word("hold"), percent(0.62), number(27.5, 2))))
+    assert sentences([replace(whole, tables=(both, by_clip))])[2] == "Beside it: hold 27.50 dB with 62.0 %."
 
 
 def test_the_plot_of_a_report_is_the_one_that_compares_most() -> None:

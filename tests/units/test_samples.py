@@ -51,6 +51,15 @@ def test_the_film_has_four_panels_of_the_same_frames(samples: Any) -> None:
     assert seen == [40, 90, 140, 190]
 
 
+def test_a_film_is_as_good_as_its_size_allows(samples: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip, sizes = demo_clip(9, 64, 64), []
+    for most in (8_000, 4_000):
+        monkeypatch.setattr(samples, "FILM_BYTES", most)
+        samples.write_film(clip, tmp_path / "film.mp4")
+        sizes.append((tmp_path / "film.mp4").stat().st_size)
+    assert 4_000 < sizes[0] <= 8_000 and 2_000 < sizes[1] <= 4_000
+
+
 def test_a_clip_is_found_inside_the_archives_of_a_package(samples: Any, tmp_path: Path) -> None:
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as file:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from inlay.codec import EncodeConfig, WholeVideo
+from inlay.codec import EncodeConfig, SizedVideo
 from inlay.container import as_stored
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, MissingError, VideoError
@@ -28,6 +28,7 @@ from inlay.research.studies.records import Reading, Record, make_key, read_pair
 from inlay.research.studies.rules import Setting
 from inlay.research.studies.sections import Section
 from inlay.research.studies.workspace import Workspace
+from inlay.types import SCALES
 from inlay.video.frames import Video
 
 BUDGETS = (0.04, 0.06, 0.08, 0.11, 0.15, 0.2)  # bits a pixel
@@ -76,8 +77,9 @@ class Take:
         return replace(self.video, frames=remember(self.video.frames.to(self.work.config.device)))
 
     @cached_property
-    def whole(self) -> WholeVideo:
-        return self.closing.enter_context(WholeVideo.of(self.work.bench.tokenizer, [self.video]))
+    def sized(self) -> SizedVideo:
+        parts = self.work.bench.tokenizer
+        return self.closing.enter_context(SizedVideo.of(parts, [self.video], sizes=list(SCALES)))
 
 
 def measure_bits(work: Workspace, data: DataSet) -> Results:
@@ -113,7 +115,8 @@ def _model(work: Workspace, point: Point) -> dict[str, Any]:
     if point.system != OURS:
         return {"encoder": CODECS[point.system].encoder, "libavcodec": version()}
     dial = _dial(work)
-    return work.bench.model(Setting(precision="q8")) | {"dial": "" if dial is None else make_key(**asdict(dial))}
+    known = "" if dial is None else make_key(**asdict(dial))
+    return work.bench.model(Setting(precision="q8")) | {"dial": known, "scales": list(SCALES)}
 
 
 def _dial(work: Workspace) -> Dial | None:
@@ -124,17 +127,17 @@ def _ours(take: Take, point: Point, base: Record) -> tuple[Record, Video | str]:
     """(the record, the frames that come back, or why there are none)."""
     began = time.perf_counter()
     try:
-        solved = take.whole.solve(Budget(bits=point.at))
+        solved = take.sized.solve(Budget(bits=point.at))
     except ConfigError:
         take.work.tell(f"{base.clip}: {point.at:g} bits a pixel cannot be granted")
-        return replace(base, cells=take.whole.cells), f"{point.at:g} bits a pixel cannot be granted"
+        return replace(base, cells=take.sized.full.cells), f"{point.at:g} bits a pixel cannot be granted"
     tokens = Tokens.join(list(solved))
     chose = time.perf_counter()
     video = take.work.bench.tokenizer.decode(as_stored(tokens))
-    granted = {"tau": solved.recipe.tau, "step": solved.recipe.step}
+    granted = {"tau": solved.recipe.tau, "step": solved.recipe.step, "scale": float(SCALES[solved.recipe.scale])}
     record = replace(
         with_counts(base, tokens),
-        bits_per_pixel=solved.solution.value / take.whole.pixels,
+        bits_per_pixel=solved.solution.value / take.sized.full.pixels,
         chosen={name: value for name, value in granted.items() if value is not None},
         seconds={"choose": chose - began, "decode": time.perf_counter() - chose},
     )

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from inlay.draw.plots import Panel
-from inlay.research.studies.sections import Cell, Section, Table
+from inlay.research.studies.sections import Section, Table
 
-FULL, OURS = "full rate", "ours"  # how the rows of a table begin
+FULL, OURS = "full", "ours"  # how the rows of a table begin
 PSNR = "psnr"
 
 
 def sentences(sections: Sequence[Section]) -> tuple[str, ...]:
-    """What was measured, what came of it, how much of the paper holds; what a report cannot tell is left out."""
-    found = (_measured(sections), _outcome(sections), _relations(sections))
+    """What was measured, what came of it, how much of the paper holds or else what the others did; what a report cannot
+    tell is left out."""
+    found = (_measured(sections), _outcome(sections), _relations(sections) or _others(sections))
     return tuple(text for text in found if text)
 
 
@@ -54,23 +56,43 @@ def _outcome(sections: Sequence[Section]) -> str:
     return ""
 
 
-def _clause(table: Table) -> str:
+def _scores(table: Table) -> dict[str, tuple[float, float]]:
+    """(keep rate, PSNR) by the name of the row, of those that have both."""
     at = {name.split(" ")[0].lower(): i for i, name in reversed(list(enumerate(table.columns)))}
     if "keep" not in at or PSNR not in at:
-        return ""
+        return {}
+    found = {row[0].text: (row[at["keep"]].value, row[at[PSNR]].value) for row in table.rows}
+    return {name: (kept, psnr) for name, (kept, psnr) in found.items() if kept is not None and psnr is not None}
 
-    def value(row: tuple[Cell, ...], column: str) -> float | None:
-        return row[at[column]].value
 
-    rows = {row[0].text: row for row in table.rows if value(row, PSNR) is not None}
-    ours = next((row for name, row in rows.items() if name == OURS), None)
-    if ours is None or value(ours, "keep") is None:
+def _clause(table: Table) -> str:
+    rows = _scores(table)
+    if OURS not in rows:
         return ""
-    full = next((row for name, row in rows.items() if name.startswith(FULL)), None)
-    beside = "" if full is None else f", the backbone alone {value(full, PSNR):.2f} dB"
-    kept = f"{100 * (value(ours, 'keep') or 0):.1f} % of the cells"
+    kept, psnr = rows[OURS]
+    full = next((values for name, values in rows.items() if name.startswith(FULL)), None)
+    beside = "" if full is None else f", the backbone alone {full[1]:.2f} dB"
     place = table.caption.partition(" on ")[2].split(" (")[0]
-    return f"{f'on {place} ' if place else ''}ours has {value(ours, PSNR):.2f} dB with {kept}{beside}"
+    return f"{f'on {place} ' if place else ''}ours has {psnr:.2f} dB with {100 * kept:.1f} % of the cells{beside}"
+
+
+def _others(sections: Sequence[Section]) -> str:
+    """The other rules of the first table that has ours; of ours alone, the worst clip and the best."""
+    tables = [table for s in sections for table in s.tables]
+    rows = next((found for found in map(_scores, tables) if OURS in found), {})
+    beside = [
+        f"{name} {psnr:.2f} dB with {100 * kept:.1f} %"
+        for name, (kept, psnr) in rows.items()
+        if name != OURS and not name.startswith(FULL)
+    ]
+    if beside:
+        return f"Beside it: {', '.join(beside)}."
+    clips = [replace(t, rows=tuple(r for r in t.rows if r[1].text == OURS)) for t in tables if t.columns[0] == "Clip"]
+    found = sorted((psnr, name) for table in clips[:1] for name, (_, psnr) in _scores(table).items())
+    if len(found) < 2:
+        return ""
+    (least, worst), (most, best) = found[0], found[-1]
+    return f"The clips lie between {least:.2f} dB ({worst}) and {most:.2f} dB ({best})."
 
 
 def _relations(sections: Sequence[Section]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from inlay.research.studies.opening import headline, sentences
 from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table
 
 STYLE, SCRIPT = (Path(__file__).with_name(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-IMAGE_KINDS = {".jpg": "jpeg", ".png": "png", ".webp": "webp"}
+IMAGE_KINDS = {".avif": "avif", ".jpg": "jpeg", ".png": "png", ".webp": "webp"}
 OPEN_SECTIONS = 2  # more are folded
 HEADLINE_ALT = "PSNR against the keep rate"
 EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
@@ -56,7 +57,9 @@ def _section(section: Section, root: Path, *, is_open: bool, above: Panel | None
     parts += [f"<summary><h2>{escape(section.title)}</h2></summary>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.text]
     parts += [_table(t) for t in section.tables]
-    parts += [_figure(f, root) for f in section.figures if not above or f.panels != (above,)]
+    rest = [replace(f, panels=tuple(p for p in f.panels if p != above)) for f in section.figures]
+    shown = [new for new, old in zip(rest, section.figures, strict=True) if new.panels or not old.panels]
+    parts += [_figure(f, root) for f in shown]
     if section.findings:
         marks = {True: "holds", False: "fails", None: ""}
         rows = [f'<li class="{marks[f.holds]}">{escape(f.text())}</li>' for f in section.findings]
