@@ -89,6 +89,10 @@ def ratio() -> Path:
     return latest("cpu_ratio_*.json")
 
 
+def caches() -> Path:
+    return latest("caches_cpu_*.json")
+
+
 def tokenised() -> Path:
     return latest("tokenize_rate_cpu_*.json")
 
@@ -154,10 +158,19 @@ def times_the_bits(codec: str) -> str:
     return f"{'at least ' * cell['text'].startswith('≥')}{cell['value']:.2f} times"
 
 
+def shipped() -> str:
+    """The hash of the weights that ship."""
+    return str(read(WEIGHTS / "mini.profile.json")["weight_hash"])
+
+
+def sparse_weights() -> str:
+    return str(re.findall(r"weights (\w{16})", read(sparse("object"))["data"])[0])
+
+
 def main_weights() -> str:
     """Nothing, unless the main study was measured with other weights than those that ship."""
     measured = read(main_study())["setup"]["backbone"].rpartition(" ")[2]
-    if measured == read(WEIGHTS / "mini.profile.json")["weight_hash"]:
+    if measured == shipped():
         return ""
     full, kept = psnr("davis", 1.0, "full rate"), psnr("davis", 0.62, "lit")
     return (
@@ -180,6 +193,12 @@ def filmed() -> str:
 def ahead_of_us() -> str:
     gaps = [row["x264"]["psnr"] - row["lit"]["psnr"] for row in read(samples())["rows"]]
     return f"{min(gaps):.1f} to {max(gaps):.1f} dB"
+
+
+def cache_ratio() -> str:
+    """By how much latents shrink at the default loss."""
+    row = next(r for r in read(caches())["losses"] if r["loss_asked_for"] == 0.1)
+    return f"{row['latent_ratio']:.1f} times"
 
 
 def paper_seconds(name: str) -> str:
@@ -273,6 +292,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "bits.x264": lambda: times_the_bits("x264"),
     "bits.x265": lambda: times_the_bits("x265"),
     "bits.svt-av1": lambda: times_the_bits("SVT-AV1"),
+    "caches.smaller": cache_ratio,
     "peers.ours": lambda: paper_seconds("ours"),
     "peers.infotok": lambda: paper_seconds("InfoTok"),
     "peers.elastictok": lambda: paper_seconds("ElasticTok"),
@@ -283,6 +303,10 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "fills.loss.davis-62": lambda: compared("davis", 0.62, "full rate", "lit"),
     "fills.loss.bench-32": lambda: compared("bench", 0.32, "full rate", "lit"),
     "fills.gain.davis-35": lambda: compared("davis", 0.35, "lit", "hold"),
+    "sparse.weights": lambda: ", of earlier weights" * (sparse_weights() != shipped()),
+    "sparse.tokens": lambda: (
+        f"; the tokens are of earlier weights, {sparse_weights()}" * (sparse_weights() != shipped())
+    ),
     "sparse.object.kept": lambda: accuracy("object", "sparse"),
     "sparse.object.all": lambda: accuracy("object", "dense"),
     "sparse.object.share": share_of_tokens,
@@ -290,6 +314,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "cpu.whole": lambda: f"{read(ratio())['mini']['whole_s']:.1f} s",
     "cpu.ratio": lambda: f"{read(ratio())['ratio']:.1f} times",
     "gpu.pipeline": gpu_times,
+    "tokenize.weights": lambda: ", timed with earlier weights" * (read(tokenised()).get("weight_hash") != shipped()),
     "tokenize.local": lambda: f"{rate_row(engine='local')['videos_per_second']:.1f} videos",
     "tokenize.ray": lambda: f"{rate_row(engine='ray')['videos_per_second']:.1f}",
     "tokenize.ray-steady": lambda: f"{rate_row(engine='ray')['steady']:.1f}",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PSNR of every fill at given keep rates, against full rate: 33 frames, 256x256 centre crop, interval 1.
 
-    python benchmarks/fills.py --davis DIR --bench DIR --out benchmarks/fills_cpu_DATE.json [--lpips]
+    python benchmarks/fills.py --davis DIR --bench DIR --out benchmarks/fills_cpu_DATE.json [--lpips] [--key-slots thin]
 
 DAVIS means the val sequences that are in DIR, as videos or as the arrays of studies_gpu.py. tau is bisected until the
 keep rate over the whole set is the one asked for, as the paper does. PSNR and LPIPS are means over clips of the mean
@@ -15,6 +15,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a che
 
 from inlay.fill import FILLS
 from inlay.masking import MaskConfig, keep_mask, keep_rate_of
+from inlay.masking.thin import completed
 from inlay.measure import MeasureConfig
 from inlay.measure.base import remember
 from inlay.research.studies.datasets import ClipSpec, read_any
 from inlay.research.studies.records import read_pair
 from inlay.tokenizer import Tokenizer
+from inlay.types import KEY_SLOTS
 from inlay.video.frames import Video
 
 VAL = [
@@ -76,7 +79,8 @@ def main() -> None:
     folders = {"davis": args.davis, "bench": args.bench}
     for name in args.sets:
         clips = read_set(tokenizer, clips_of(name, folders[name])[:: args.every])
-        for row in score(tokenizer, name, clips, metrics=metrics, fills=args.fills, done=record["rows"]):
+        how = MaskConfig(key_slots=args.key_slots)
+        for row in score(tokenizer, name, clips, how, metrics=metrics, fills=args.fills, done=record["rows"]):
             record["rows"].append(row)
             args.out.write_text(json.dumps(record, indent=1) + "\n")
             print(row, flush=True)
@@ -87,14 +91,16 @@ def begun(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, Any]:
     weights = {"mini": tokenizer.spec.weight_hash, **{k: v.weight_hash for k, v in tokenizer.filler.lits.items()}}
     if args.out.exists():
         found: dict[str, Any] = json.loads(args.out.read_text())
-        if found["weights"] != weights or found["every"] != args.every:
-            raise SystemExit(f"{args.out} is of other weights or clips; give another --out")
+        if found["weights"] != weights or found["every"] != args.every or found.get("key_slots") != args.key_slots:
+            raise SystemExit(f"{args.out} is of other weights, clips or key slots; give another --out")
         return found
+    words = ["--lpips"] * args.lpips + (["--key-slots", args.key_slots] if args.key_slots != "whole" else [])
     return {
-        "command": f"python benchmarks/fills.py --davis DIR --bench DIR --out FILE{' --lpips' * args.lpips}",
+        "command": " ".join(["python benchmarks/fills.py --davis DIR --bench DIR --out FILE", *words]),
         "machine": f"{platform.machine()}, torch {torch.__version__}, {device_name(tokenizer.device)}",
         "weights": weights,
         "every": args.every,
+        "key_slots": args.key_slots,
         "convention": "mean over clips of mean over frames, 8-bit; 33 frames, 256x256 centre crop, interval 1",
         "rows": [],
     }
@@ -122,6 +128,7 @@ def score(
     tokenizer: Tokenizer,
     name: str,
     clips: list[tuple[Video, Tensor]],
+    how: MaskConfig,
     *,
     metrics: tuple[str, ...],
     fills: list[str],
@@ -134,11 +141,18 @@ def score(
     if (name, 1.0, "full rate") not in there:
         yield {**facts, "keep_rate": 1.0, "fill": "full rate", **means(clips, decode, metrics)}
     for target in [k for n, k in POINTS if n == name]:
-        tau = tau_for([z for _, z in clips], target)
-        masks = [keep_mask(z, MaskConfig(tau=tau)) for _, z in clips]
+        tau = tau_for([z for _, z in clips], target, how)
+        known = [(v, *known_of(z, keep_mask(z, replace(how, tau=tau)))) for v, z in clips]
         for fill in [f for f in fills or (*FILLS, *tokenizer.filler.lits) if (name, target, f) not in there]:
-            filled = [(v, tokenizer.filler.fill(z, keep, tau, fill)) for (v, z), keep in zip(clips, masks, strict=True)]
+            filled = [(v, tokenizer.filler.fill(z, keep, tau, fill)) for v, z, keep in known]
             yield {**facts, "keep_rate": target, "tau": tau, "fill": fill, **means(filled, decode, metrics)}
+
+
+def known_of(z_BCTHW: Tensor, keep_BTHW: Tensor) -> tuple[Tensor, Tensor]:
+    """What a fill is given: slot 0 with its holes guessed, which count as kept."""
+    first = completed(z_BCTHW[:, :, 0], keep_BTHW[:, 0])
+    z_BCTHW = torch.cat([first[:, :, None], z_BCTHW[:, :, 1:]], dim=2)
+    return z_BCTHW, torch.cat([torch.ones_like(keep_BTHW[:, :1]), keep_BTHW[:, 1:]], dim=1)
 
 
 def means(
@@ -155,11 +169,11 @@ def means(
     return {m: value / len(clips) for m, value in total.items()}
 
 
-def tau_for(latents: list[Tensor], keep_rate: float) -> float:
+def tau_for(latents: list[Tensor], keep_rate: float, how: MaskConfig) -> float:
     low, high = 0.0, 16.0
     for _ in range(24):
         tau = (low + high) / 2
-        kept = sum(keep_rate_of(keep_mask(z, MaskConfig(tau=tau))) for z in latents) / len(latents)
+        kept = sum(keep_rate_of(keep_mask(z, replace(how, tau=tau))) for z in latents) / len(latents)
         low, high = (tau, high) if kept > keep_rate else (low, tau)
     return high
 
@@ -173,6 +187,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--weights", type=Path, help="a folder of mini and its LITs, instead of what ships")
     parser.add_argument("--sets", nargs="+", default=["davis", "bench"], choices=["davis", "bench"])
     parser.add_argument("--fills", nargs="+", default=[], help="only these")
+    parser.add_argument("--key-slots", choices=KEY_SLOTS, default="whole")
     parser.add_argument("--lpips", action="store_true", help="LPIPS beside PSNR")
     parser.add_argument("--every", type=int, default=1, help="every n-th clip only")
     return parser.parse_args()

@@ -59,6 +59,7 @@ def main() -> None:
     record = {
         "command": f"python benchmarks/tokenize_rate.py {' '.join(sys.argv[1:])}".strip(),
         "backbone": args.backbone,
+        "weight_hash": Tokenizer.from_pretrained(args.backbone).spec.weight_hash,
         "videos": args.count,
         "clips": str(args.videos.name) if args.videos else f"made, 33 frames at {args.side}x{args.side}",
         "cores": cores,

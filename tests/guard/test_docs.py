@@ -27,7 +27,7 @@ SCREENS = {"desk": (1280, 800), "phone": (390, 844)}
 TOO_WIDE = """() => [...document.querySelectorAll("pre > code")]
     .filter(code => code.scrollWidth > code.clientWidth + 1 && !code.closest(".diagram"))
     .map(code => code.innerText.slice(0, 60))"""
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"\]\(([^)\s]+)\)|<(?:img|source)[^>]*\ssrc(?:set)?=\"([^\"]+)\"")
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 FENCE = re.compile(r"^```.*?^```", re.S | re.M)
 WANTED = {  # what readers were promised
@@ -46,7 +46,7 @@ def anchors(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_and_pictures_lead_somewhere(path: Path) -> None:
     text = FENCE.sub("", path.read_text(encoding="utf-8"))
-    for target in LINK.findall(text):
+    for target in (one or other for one, other in LINK.findall(text)):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
@@ -82,6 +82,16 @@ def test_the_version_is_one_and_has_release_notes() -> None:
     assert stated == inlay.__version__ == notes[0]
     heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert heads[0] == "Unreleased" and set(heads[1:]) <= set(notes)
+
+
+def test_guides_begin_with_the_task_of_the_reader() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("  - Guides:\n")[1].split("\n  - ")[0]
+    pages = re.findall(r": ([\w-]+\.md)$", menu, re.M)
+    assert len(pages) > 10
+    for name in pages:
+        place = ROOT / ("SECURITY.md" if name == "security.md" else f"docs/{name}")
+        begin = re.sub(r"<!--.*?-->", "", place.read_text(encoding="utf-8")).split("\n\n")[1]
+        assert begin.startswith("You "), f"{name} begins: {begin[:60]}"
 
 
 def test_nothing_sends_users_to_an_index_that_has_no_inlay() -> None:
@@ -162,6 +172,21 @@ def test_the_site_can_be_searched_from_a_folder(site: Path, browser: Any) -> Non
 
 
 @pytest.mark.slow
+def test_a_search_finds_what_explains_before_numbers_and_names(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto((site / "index.html").as_uri())
+    page.locator(".md-search__input").click(force=True)
+    page.keyboard.type("keep rate")
+    page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+    page.wait_for_timeout(2_000)  # what the first letters found gives way to what the words did
+    first = page.locator(".md-search-result__link").first.get_attribute("href")
+    high = page.locator(".md-search-result__article p").evaluate_all("all => Math.max(...all.map(p => p.clientHeight))")
+    page.close()
+    assert not any(name in first for name in ("results", "reference", "log")), first
+    assert high < 100, "no table fills the screen"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("screen", SCREENS)
 def test_code_fits_its_box(screen: str, site: Path, browser: Any) -> None:
     width, height = SCREENS[screen]
@@ -181,13 +206,14 @@ def test_samples_play_and_change_their_rate(site: Path, browser: Any) -> None:
     figure = page.locator("figure.sample").first
     video, buttons = figure.locator("video"), figure.locator("button")
     ready = "film => [...document.querySelectorAll('video')].some(v => v.src.endsWith(film) && v.readyState > 1)"
-    page.wait_for_function(ready, arg=buttons.nth(0).get_attribute("data-film"))
+    page.wait_for_function(ready, arg=figure.locator("[aria-pressed=true]").get_attribute("data-film"))
     video.evaluate("v => { v.pause(); v.currentTime = 1; }")
-    buttons.nth(2).click()
-    page.wait_for_function(ready, arg=buttons.nth(2).get_attribute("data-film"))
+    buttons.nth(3).click()
+    page.wait_for_function(ready, arg=buttons.nth(3).get_attribute("data-film"))
     assert video.evaluate("v => v.currentTime") == pytest.approx(1, abs=0.1), "at the same time of the clip"
-    assert [b.get_attribute("aria-pressed") for b in buttons.all()] == ["false", "false", "true"]
-    assert video.evaluate("v => v.videoWidth") == 2 * 256 + 8
+    assert [b.get_attribute("aria-pressed") for b in buttons.all()] == ["false", "false", "false", "true"]
+    wide, shown = video.evaluate("v => [v.videoWidth, v.clientWidth]")
+    assert wide == shown == 2 * 256 + 8, "in its own pixels, neither blurred nor cut"
     if folder := os.environ.get("INLAY_SHOTS"):
         page.screenshot(path=f"{folder}/samples.png", full_page=True)
     page.close()

@@ -34,7 +34,19 @@ FLAGS: dict[str, set[str]] = {
     | SPEECH
     | BUDGETS
     | STREAM
-    | {"--precision", "--step", "--cache", "--size", "--keep-going", "--force", "--curve", "--profile", "--out-dir"},
+    | {
+        "--precision",
+        "--step",
+        "--scale",
+        "--key-slots",
+        "--cache",
+        "--size",
+        "--keep-going",
+        "--force",
+        "--curve",
+        "--profile",
+    }
+    | {"--out-dir"},
     "decode": MODEL
     | SPEECH
     | TRUST
@@ -111,6 +123,8 @@ FLAGS: dict[str, set[str]] = {
     | {
         "--precision",
         "--step",
+        "--scale",
+        "--key-slots",
         "--cache",
         "--size",
         "--keep-going",
@@ -208,12 +222,16 @@ def test_every_command_has_examples_in_its_help(capsys: pytest.CaptureFixture[st
         assert "\n".join(f"  {line}" for line in lines) in capsys.readouterr().out.split("Examples:\n")[1]
 
 
-@pytest.mark.parametrize(("group", "line"), [("", "inlay encode clip.mp4"), ("train", "inlay train lit videos/")])
+@pytest.mark.parametrize(
+    ("group", "line"),
+    [("", "inlay encode clip.mp4"), ("train", "inlay train lit videos/"), ("cache", "inlay cache pack latents/")],
+)
 def test_groups_have_examples_too(group: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*group.split(), "--help"]) == 0
     shown, examples = capsys.readouterr().out.split("Examples:\n")
     assert f"  {line}" in examples
     assert re.search(rf"^  {line.split()[1 + bool(group)]}  +\w", shown, re.M), "its commands are listed"
+    assert "..." not in shown.split("Options:")[1], "each in words that fit its line"
 
 
 def test_flags_stand_under_headings_and_none_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,25 +257,28 @@ def library_choices() -> dict[str, set[str]]:
     from inlay.codec import AUTO, MODES
     from inlay.fill import FILLS, LIT_FILES
     from inlay.masking import CACHE, CRITERIA, LADDER, OWN, REFERENCES
-    from inlay.types import PRECISIONS
+    from inlay.types import KEY_SLOTS, PRECISIONS, SCALES
 
     return {
         "criterion": set(CRITERIA),
         "reference": set(REFERENCES),
         "precision": set(PRECISIONS),
         "step": {*LADDER, CACHE, OWN},
+        "scale": {AUTO, *SCALES},
+        "key_slots": {AUTO, *KEY_SLOTS},
         "fill": {*FILLS, *LIT_FILES},
         "dtype": {"float32", "bfloat16"},
         "mode": {AUTO, *MODES},
     }
 
 
-def test_the_tokenizers_names_of_steps_are_the_ladders() -> None:
+def test_the_tokenizers_names_are_the_librarys() -> None:
     from typing import get_args
 
-    from inlay.tokenizer import Step
+    from inlay.tokenizer import KeySlots, Scale, Step
 
-    assert set(get_args(Step)) == library_choices()["step"]
+    for kind, names in (("step", Step), ("scale", Scale), ("key_slots", KeySlots)):
+        assert set(get_args(names)) == library_choices()[kind]
 
 
 def test_choices_are_the_librarys_tables() -> None:
@@ -308,3 +329,11 @@ def test_help_lists_every_command_under_a_heading(capsys: pytest.CaptureFixture[
     found = {head: re.findall(r"^  (\w+) ", text, re.M) for head, text in zip(panels[::2], panels[1::2], strict=True)}
     assert list(found) == ["Use", "Train", "Measure", "Research"]
     assert sorted(name for names in found.values() for name in names) == sorted({*COMMANDS, *GROUPS})
+
+
+def test_budgets_stand_in_one_order_wherever_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("encode", "tokenize", "cache pack"):
+        assert main([*name.split(), "--help"]) == 0
+        shown = re.findall(r"^  --(\w+)", capsys.readouterr().out.split("\nBudget:\n")[1].split("\n\n")[0], re.M)
+        wanted = ["tau", "keep", "tokens", "bits", "psnr", "loss", "exact", "bucket", "noise"]
+        assert shown == [flag for flag in wanted if flag in shown], name

@@ -56,7 +56,11 @@ def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("the README's examples use the shipped weights, and this copy has none")
     monkeypatch.chdir(tmp_path)
     write_video(moving_square(33, 64, 64), "clip.mp4")
+    (tmp_path / "videos").mkdir()
+    for seed in range(2):
+        write_video(moving_square(17, 64, 64, seed=seed), tmp_path / "videos" / f"{seed}.mp4")
     names: dict[str, object] = {}
     for code in (body for kind, body in BLOCKS if kind == "python"):
         exec(compile(code, "README.md", "exec"), names)
     assert (tmp_path / "out.mp4").is_file()
+    assert names["latents"].shape == (2, 32, 5, 8, 8), "both videos in one batch"  # type: ignore[attr-defined]
