@@ -23,6 +23,10 @@ PAGES = {  # page of the site -> the file it is made from
     "contributing.md": "CONTRIBUTING.md",
 }
 STANDS_FOR = {"README.md": "index.md", **{source: page for page, source in PAGES.items()}}
+LATER = (  # in a search, after the pages that explain: those full of numbers, then those full of names
+    dict.fromkeys(("results.md", "log.md", "changelog.md", "speed.md"), 0.2)
+    | dict.fromkeys(("reference.md", "reference-packages.md", "reference-more.md"), 0.4)
+)
 OPTIONAL = {"serve.md", "scale.md", "pack.md", "reading.md", "speed.md"}  # pages that a copy of the project may lack
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=[)\s])")
 SHIM = re.compile(r"src=\"?https:[^\"> ]*iframe-worker[^\"> ]*\"?")
@@ -62,6 +66,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links as they are right in the repository become those of the site."""
+    if page.file.src_uri in LATER:
+        page.meta["search"] = {"boost": LATER[page.file.src_uri]}
     home = _home(page.file.src_uri)
 
     def turned(match: re.Match[str]) -> str:
