@@ -21,6 +21,8 @@ from inlay.codec import (
     mode_of,
     paper_stream,
 )
+from inlay.codec import parts as codec_parts
+from inlay.codec.parts import SLOTS_AT_ONCE
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, ShapeError, UsageError
@@ -197,6 +199,22 @@ def test_all_cells_kept_is_the_backbones_own_reconstruction(tiny_mini, tiny_toke
         x = tiny_mini.decode(tiny_mini.encode(video.pixels()))[0]
     back = tiny_tokenizer.decode(encoded(tiny_tokenizer, video, tau=0.0))
     assert back.frames.equal(Video.from_pixels(x).frames)
+
+
+def test_a_long_chunk_is_decoded_in_pieces_to_the_same_bits(
+    tiny_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = moving_square(4 * SLOTS_AT_ONCE + 9, 32, 32)
+    config = EncodeConfig(chunk_frames=len(clip), key_seconds=0, cuts=False)
+    (tokens,) = Encoder(tiny_tokenizer, config, tau=0.1).encode([clip])
+    most, decode = [], tiny_tokenizer.backbone.decode_next
+    monkeypatch.setattr(
+        tiny_tokenizer.backbone, "decode_next", lambda z, state: (most.append(z.shape[2]), decode(z, state))[1]
+    )
+    pieces = Decoder(tiny_tokenizer, fill="hold").push(tokens)
+    assert len(tokens.mask) > SLOTS_AT_ONCE == max(most) and len(most) == 2
+    monkeypatch.setattr(codec_parts, "SLOTS_AT_ONCE", len(tokens.mask))
+    assert torch.equal(pieces.frames, Decoder(tiny_tokenizer, fill="hold").push(tokens).frames)
 
 
 def test_a_chunk_without_its_past_is_refused(tiny_tokenizer: Tokenizer) -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from inlay.errors import ConfigError, ShapeError, UsageError
-from inlay.fill import Lit, LitConfig, load_lit, paper, paper_small, plus, save_lit
+from inlay.fill import Filler, Lit, LitConfig, hold, load_lit, paper, paper_small, plus, save_lit
+from inlay.fill.filler import LONGEST
 from inlay.fill.lit import rope_tables, rotate
 
 
@@ -104,3 +105,19 @@ def test_paper_looks_no_further_than_the_grid_it_learnt_on() -> None:
     assert (paper_lit.config.grid, plus_lit.config.grid) == (12, 32)
     paper_lit.trained_on(4)
     assert paper_lit.config.grid == 9, "a window is larger than what it shares with the next"
+
+
+def test_a_long_chunk_is_filled_piece_by_piece_as_a_stream_is() -> None:
+    """Time and memory follow its length; without pieces they would follow its square."""
+    lit = Lit.build(LitConfig(channels=4, width=32, heads=2, blocks=1, window=4)).eval().requires_grad_(False)
+    torch.nn.init.normal_(lit.out_proj.weight)
+    filler = Filler({"lit": lit})
+    z, keep = torch.randn(2, 4, 2 * LONGEST + 3, 4, 8), torch.rand(2, 2 * LONGEST + 3, 4, 8) < 0.3
+    keep[:, 0] = True
+    found, held = filler.fill(z, keep, 0.3), hold(z, keep)
+    assert torch.equal(found[:, :, :LONGEST], filler.fill(z[:, :, :LONGEST], keep[:, :LONGEST], 0.3))
+    at = slice(LONGEST, 2 * LONGEST)
+    led = torch.cat([held[:, :, LONGEST - 1 : LONGEST], z[:, :, at]], dim=2)
+    kept = torch.cat([torch.ones_like(keep[:, :1]), keep[:, at]], dim=1)
+    assert torch.equal(found[:, :, at], filler.fill(led, kept, 0.3)[:, :, 1:])
+    assert found.shape == z.shape and torch.equal(found.movedim(1, -1)[keep], z.movedim(1, -1)[keep])

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from inlay.codec.latents import LatentChunk
 
 Carry = tuple[State, Seen | None]  # what a chunk leaves to the next: the network's state, and what was seen last
+SLOTS_AT_ONCE = 32  # of a chunk that are decoded together
 CPU_BATCH, GPU_BATCH = 1, 8  # streams that go through the network together
 
 
@@ -203,7 +204,13 @@ class Parts:
             height: of the true picture; what it was padded by is cut off. So is `width`.
         """
         self._tell("decode", len(z_BCTHW))
-        return self._decode_frames(z_BCTHW, carries, height, width, state)
+        if not carries or z_BCTHW.shape[2] <= SLOTS_AT_ONCE:
+            return self._decode_frames(z_BCTHW, carries, height, width, state)
+        made = []
+        for piece in z_BCTHW.split(SLOTS_AT_ONCE, dim=2):  # a long chunk takes no more memory than its frames
+            frames, state = self._decode_frames(piece, carries, height, width, state)
+            made.append(frames)
+        return torch.cat(made, dim=1), state
 
     def _latents_to_frames(
         self, z_BCTHW: Tensor, carries: bool, height: int, width: int, state: State

@@ -6,7 +6,7 @@ Legend: B batch, C channels, T slots, H W grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from torch import Tensor
 
 from inlay.errors import MissingError, pick
 from inlay.fill.lit import Lit, load_lit
-from inlay.fill.plain import FILLS, Fill
+from inlay.fill.plain import FILLS, Fill, hold
 from inlay.kernels import Replay
 from inlay.types import Recipe
 
 MOST = torch.finfo(torch.float32).max  # what can be said of a tau that is larger, or infinite
+LONGEST = 16  # slots that a LIT sees at once: its time and memory grow with their square, and it was trained on fewer
 LIT_FILES = {"lit": "lit", "lit-paper": "lit-paper"}  # fill -> suffix of the weight file beside the backbone's
 
 
@@ -99,4 +100,19 @@ class Filler:
             return run(z_BCTHW, keep_BTHW)
         if not isinstance(tau, Tensor):
             tau = torch.full((len(z_BCTHW),), min(tau, MOST), dtype=torch.float32, device=z_BCTHW.device)
-        return self._replays[name](z_BCTHW, keep_BTHW, tau)
+        if z_BCTHW.shape[2] <= LONGEST + 1:
+            return self._replays[name](z_BCTHW, keep_BTHW, tau)
+        return torch.cat(list(self._in_turn(self._replays[name], z_BCTHW, keep_BTHW, tau)), dim=2)
+
+    @staticmethod
+    def _in_turn(
+        run: Callable[[Tensor, Tensor, Tensor], Tensor], z_BCTHW: Tensor, keep_BTHW: Tensor, tau_B: Tensor
+    ) -> Iterator[Tensor]:
+        """A long chunk piece by piece, each led by what was kept last before it, as chunks of a stream are."""
+        held_BCTHW = hold(z_BCTHW, keep_BTHW)
+        for first in range(0, z_BCTHW.shape[2], LONGEST):
+            z, keep, lead = z_BCTHW[:, :, first : first + LONGEST], keep_BTHW[:, first : first + LONGEST], 0
+            if first:
+                z = torch.cat([held_BCTHW[:, :, first - 1 : first], z], dim=2)
+                keep, lead = torch.cat([torch.ones_like(keep[:, :1]), keep], dim=1), 1
+            yield run(z, keep, tau_B)[:, :, lead:]
