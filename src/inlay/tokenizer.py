@@ -124,6 +124,7 @@ class Tokenizer(Parts):
         step: Step | float | None = ...,
         scale: Scale = ...,
         key_slots: KeySlots = ...,
+        second_look: bool = ...,
         size: str = ...,
         fill: str | None = ...,
         chunk_frames: int = ...,
@@ -152,6 +153,7 @@ class Tokenizer(Parts):
         step: Step | float | None = ...,
         scale: Scale = ...,
         key_slots: KeySlots = ...,
+        second_look: bool = ...,
         size: str = ...,
         fill: str | None = ...,
         chunk_frames: int = ...,
@@ -179,6 +181,7 @@ class Tokenizer(Parts):
         step: Step | float | None = None,
         scale: Scale = "auto",
         key_slots: KeySlots = "auto",
+        second_look: bool = False,
         size: str = "keep",
         fill: str | None = None,
         chunk_frames: int = CLIP_FRAMES,
@@ -209,6 +212,8 @@ class Tokenizer(Parts):
             size: resize and crop a file as it is read, as `inlay encode --size` takes it.
             key_slots: "thin" drops cells of key slots, too, where their neighbours tell them; `keep` and `tokens` do so
                 by themselves where calibration found it better.
+            second_look: fill once while encoding, and keep cells that the fill gets wrong: better for the same number
+                of tokens, slower to encode.
             fill: the fill that a saved file suggests to whoever decodes it.
             chunk_frames: frames encoded together.
             key_seconds: longest time between key chunks; 0 for no limit.
@@ -227,6 +232,7 @@ class Tokenizer(Parts):
             step=step,
             scale=scale,
             key_slots=key_slots,
+            second_look=second_look,
             fill=fill,
             chunk_frames=chunk_frames,
             key_seconds=key_seconds,

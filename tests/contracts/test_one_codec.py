@@ -63,7 +63,7 @@ class Case:
         words += ["--precision", c.precision, "--chunk", c.chunk_frames, "--key-every", c.key_seconds]
         words += ["--size", self.size, "--cuts" if c.cuts else "--no-cuts", *["--noise"] * c.noise]
         words += [] if c.step is None else ["--step", c.step]
-        words += ["--scale", c.scale, "--key-slots", c.key_slots]
+        words += ["--scale", c.scale, "--key-slots", c.key_slots, *["--second-look"] * c.second_look]
         words += [] if c.fill is None else ["--fill", c.fill]
         for kind in ("tau", "keep", "tokens", "bits", "psnr"):
             words += [] if getattr(b, kind) is None else [f"--{kind}", getattr(b, kind)]
@@ -167,6 +167,15 @@ THINNED = [
     ),
     Case(name="thin-dial", budget=Budget(bits=0.4), config=THIN, clips=CLIPS[:1], model="dialled"),
 ]
+LOOKED = [
+    Case(name="looked", budget=Budget(tau=TAU), config=EncodeConfig(second_look=True)),
+    Case(name="looked-keep", budget=Budget(keep=0.4), config=EncodeConfig(second_look=True), clips=CLIPS[:2]),
+    Case(name="looked-cache-linear", budget=Budget(tau=TAU),
+         config=EncodeConfig(second_look=True, mode="dual-cache", fill="linear")),
+    Case(name="looked-thin", budget=Budget(tokens=60), config=replace(THIN, mode="clips", second_look=True),
+         clips=CLIPS[1:]),
+    Case(name="looked-bits", budget=Budget(bits=3.0), config=EncodeConfig(second_look=True), clips=CLIPS[:1]),
+]  # fmt: skip
 CROSSINGS = [
     Case(name="clips-pixels-fp16-bits", budget=Budget(bits=3.0), clips=CLIPS[:2],
          config=EncodeConfig(mode="clips", criterion="pixel-l1", precision="fp16")),
@@ -179,7 +188,20 @@ CROSSINGS = [
     Case(name="clips-psnr", budget=Budget(psnr=21), config=EncodeConfig(mode="clips", fill="linear"), clips=CLIPS[1:2],
          model="blocks"),
 ]  # fmt: skip
-CASES = [DEFAULT, *BUDGETS, *MODES, *PRECISIONS, *STEPS, *DIALS, *CRITERIA, *OTHERS, *SCALED, *THINNED, *CROSSINGS]
+CASES = [
+    DEFAULT,
+    *BUDGETS,
+    *MODES,
+    *PRECISIONS,
+    *STEPS,
+    *DIALS,
+    *CRITERIA,
+    *OTHERS,
+    *SCALED,
+    *THINNED,
+    *LOOKED,
+    *CROSSINGS,
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -255,8 +277,8 @@ def case_tokens(case: Case, clip: Path, tokenizer: Tokenizer) -> Tokens:
     return tokenizer.encode(
         clip, tau=b.tau, keep=b.keep, tokens=b.tokens, bits=b.bits, psnr=b.psnr, exact=b.exact, mode=c.mode,
         criterion=c.criterion, reference=c.reference, precision=c.precision, step=c.step, scale=c.scale,
-        key_slots=c.key_slots, size=case.size, fill=c.fill, chunk_frames=c.chunk_frames, key_seconds=c.key_seconds,
-        cuts=c.cuts, noise=c.noise,
+        key_slots=c.key_slots, second_look=c.second_look, size=case.size, fill=c.fill, chunk_frames=c.chunk_frames,
+        key_seconds=c.key_seconds, cuts=c.cuts, noise=c.noise,
     )  # type: ignore[call-overload]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ COMMAND_PANELS = ("Use", "Train", "Measure", "Research")
 FIRST = ("encode", "info", "decode", "compare", "view", "demo")  # commands that one begins with
 FLAG_PANELS = {  # heading -> the parameters below it, wherever a command has them; others stand under Options, first
     "Budget": ("tau", "keep", "tokens", "bits", "psnr", "loss", "exact", "bucket_seconds", "noise"),
-    "Tokens": ("criterion", "reference", "key_slots", "precision", "step", "scale"),
+    "Tokens": ("criterion", "reference", "key_slots", "second_look", "precision", "step", "scale"),
     "Chunks": ("mode", "chunk_frames", "key_seconds", "cuts"),
     "Model": ("backbone", "weights", "trust", "device", "dtype", "fill", "profile", "shape", "init", "init_lit"),
     "Screen and machine": ("json", "quiet", "verbose", "threads", "help"),

@@ -78,6 +78,13 @@ KeySlots = Annotated[
         help=f"Cells kept of slots with nothing before: {_one_of('key_slots')} (thin: not what neighbours tell).",
     ),
 ]
+SecondLook = Annotated[
+    bool,
+    typer.Option(
+        "--second-look",
+        help="Fill once while encoding, and keep what the fill gets wrong: better for the same tokens, slower.",
+    ),
+]
 Cache = Annotated[
     bool, typer.Option("--cache", help="For trainers: every cell, --precision q8-quick, --step cache; quick to read.")
 ]
@@ -270,6 +277,7 @@ class Encoding:
     step: Step = None
     scale: Scale = "auto"
     key_slots: KeySlots = "auto"
+    second_look: SecondLook = False
     cache: Cache = False
     mode: Mode = "auto"
     chunk_frames: Chunk = 33

@@ -14,6 +14,7 @@ from inlay.backbones import BackboneSpec
 from inlay.codec.config import EncodeConfig
 from inlay.codec.gather import Gathering, gather
 from inlay.codec.latents import LatentChunk
+from inlay.codec.look import Looker
 from inlay.codec.parts import Parts
 from inlay.container.q8 import STEPS_PER_DEVIATION
 from inlay.container.tokens import Tokens
@@ -56,6 +57,11 @@ class Chooser:
                 "give a tau, or a keep rate or bits with a bucket",
                 about=(budget.kind, "bucket_seconds"),
             )
+        if config.second_look and budget.bucket_seconds is not None:
+            raise ConfigError(
+                "a bucket steers slot by slot, and a second look needs whole chunks; give one of the two",
+                about=("second_look", "bucket_seconds"),
+            )
         self.parts, self.config, self.budget = parts, config, budget
         self.recipe: Recipe | None = None  # known at once if tau is, else with the first chunk
         dial = parts.dial(config)
@@ -75,18 +81,18 @@ class Chooser:
     @property
     def plain(self) -> bool:
         """Whether the mask is the scan at one tau, so that streams can be scanned together."""
-        return self.budget.bucket_seconds is None and not self.config.noise
+        return self.budget.bucket_seconds is None and not (self.config.noise or self.config.second_look)
 
     def choose(self, chunk: LatentChunk) -> Tokens:
         """The tokens of the next chunk."""
         if self.recipe is None:
             self.recipe = self._recipe(usual_change(chunk))
-        selector = Selector(self.config.mask(self.recipe.tau), noise=self.config.noise)
+        looker = Looker(self.parts, self.config, self.recipe.tau)
         if self.budget.bucket_seconds is None:
-            chosen = selector.select(chunk.compared_BCTHW, self.state, key=chunk.span.key)
+            chosen = looker.select(chunk, self.state)
             self.state = chosen.state
             return gather(chunk, chosen.keep_BTHW, self.recipe)
-        return self._within_rate(selector, chunk, self.recipe)
+        return self._within_rate(looker.selector, chunk, self.recipe)
 
     def replay(self, tokens: Tokens) -> None:
         """Charge the bucket for a chunk that an earlier run has written."""

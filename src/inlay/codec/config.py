@@ -39,6 +39,7 @@ class EncodeConfig:
     step: str | float | None = field(default=None, metadata={"help": "how coarsely q8 rounds", "choices": LADDER})
     key_slots: str = field(default=AUTO, metadata={"help": "cells of key slots to keep", "choices": KEY_SLOTS})
     scale: str = field(default=AUTO, metadata={"help": "size that the video is encoded at", "choices": SCALES})
+    second_look: bool = field(default=False, metadata={"help": "fill once, and keep what the fill gets wrong"})
     fill: str | None = field(default=None, metadata={"help": "the fill that the token file suggests"})
 
     def __post_init__(self) -> None:
@@ -59,6 +60,13 @@ class EncodeConfig:
         if not 0 <= self.key_seconds < float("inf"):
             raise ConfigError(
                 f"the key interval is a time in seconds, 0 for none; got {self.key_seconds:g}", about="key_seconds"
+            )
+
+        if self.second_look and (self.criterion == "pixel-l1" or self.reference != "last-kept" or self.noise):
+            raise ConfigError(
+                "a second look compares latents with their fill, which goes on from what was kept last; it goes with "
+                "reference last-kept and a criterion on latents, and without a noise floor",
+                about=("second_look", "criterion", "reference", "noise"),
             )
 
     def settle(self, spec: BackboneSpec, budget: Budget, profile: Profile | None) -> EncodeConfig:
@@ -105,7 +113,7 @@ class EncodeConfig:
         """What a token file says of how it was cut; the same words mean the same chunks."""
         keys = f"key every {self.key_seconds:g} s" if self.key_seconds else "no key interval"
         words = [self.mode, f"chunks of {self.chunk_frames}", keys]
-        words += ["cuts"] * self.cuts + ["noise floor"] * self.noise
+        words += ["cuts"] * self.cuts + ["noise floor"] * self.noise + ["second look"] * self.second_look
         return f"inlay: {', '.join(words)}"
 
     @property

@@ -80,7 +80,11 @@ def lay_out(
     own = (count_BN - 1).clamp_min(0)[..., None].expand(-1, -1, C)
     z_BNC = torch.where(keep_BN[..., None], values_BNC.gather(1, own), 0).to(getattr(torch, dtype))
     z_BCTHW = z_BNC.view(B, T, H, W, C).permute(0, 4, 1, 2, 3).contiguous()
-    keep_BTHW = keep_BN.view(B, T, H, W)
+    return known(z_BCTHW, keep_BN.view(B, T, H, W), past_BCHW, fills_first=fills_first, thin=thin)
+
+
+def known(z_BCTHW: Tensor, keep_BTHW: Tensor, past_BCHW: Tensor | None, *, fills_first: bool, thin: bool) -> Placed:
+    """What a fill is given of latents whose dropped cells are zeros."""
     if thin and past_BCHW is None:
         z_BCTHW, keep_BTHW = _begun(z_BCTHW, keep_BTHW, completed(z_BCTHW[:, :, 0], keep_BTHW[:, 0]))
     held_BCHW = hold(z_BCTHW, keep_BTHW, past_BCHW)[:, :, -1]

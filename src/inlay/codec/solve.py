@@ -20,12 +20,23 @@ from inlay.codec.choose import usual_change
 from inlay.codec.config import EncodeConfig
 from inlay.codec.gather import gather
 from inlay.codec.latents import LatentChunk, LatentEncoder
+from inlay.codec.look import Looker
 from inlay.codec.parts import Parts
 from inlay.codec.spool import Spool
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
-from inlay.masking import LADDER, Budget, Selection, Selector, SelectState, Solution, largest_tau, smallest_tau
+from inlay.masking import (
+    FIRST_LOOK,
+    LADDER,
+    Budget,
+    Selection,
+    Selector,
+    SelectState,
+    Solution,
+    largest_tau,
+    smallest_tau,
+)
 from inlay.masking.dial import BEYOND
 from inlay.masking.thin import fewest
 from inlay.types import STEPPED, Recipe
@@ -52,7 +63,7 @@ class SolvedVideo:
     video: WholeVideo
     recipe: Recipe
     solution: Solution
-    extra: int = 0  # cells to keep beyond what tau keeps, those nearest to it
+    extra: int | None = None  # cells to keep beyond what the scan keeps at tau, those that change or are off most
     looked: int = 0  # decodes that it took to choose the size
 
     def __iter__(self) -> Iterator[Tokens]:
@@ -144,8 +155,20 @@ class WholeVideo:
             state = chosen.state
             yield chunk, chosen
 
-    def tokens(self, recipe: Recipe, *, extra: int = 0) -> Iterator[Tokens]:
-        """The chunks at the recipe's tau, and the `extra` dropped cells that changed most."""
+    def tokens(self, recipe: Recipe, *, extra: int | None = None) -> Iterator[Tokens]:
+        """The chunks at the recipe's tau.
+
+        Args:
+            extra: so many dropped cells more: those that changed most, or with a second look those that the fill gets
+                most wrong. Without a number a second look keeps all that are off by too much.
+        """
+        if extra is None:
+            looker, state = Looker(self.parts, self.config, recipe.tau), SelectState()
+            for chunk in self.spool:
+                chosen = looker.select(chunk, state)
+                state = chosen.state
+                yield gather(chunk, chosen.keep_BTHW, recipe)
+            return
         more = self._more(recipe, extra)
         for (chunk, chosen), cells in zip(self.selections(recipe), more, strict=True):
             keep_BTHW = chosen.keep_BTHW.clone()
@@ -212,9 +235,10 @@ class WholeVideo:
     def _solve_count(self, wanted: int, budget: Budget) -> SolvedVideo:
         if wanted < self.fixed:
             share = self.fixed / self.cells
+            how = "thinned out" if self.config.kept_of_keys == "thin" else "which are kept whole"
             asked = f"{wanted:,} tokens" if budget.tokens else f"a keep rate of {budget.keep:g} ({wanted:,} tokens)"
             raise ConfigError(
-                f"{asked} is too few: the first slots of key chunks, which are kept {self.config.kept_of_keys}, need "
+                f"{asked} is too few: the first slots of key chunks, {how}, need "
                 f"{self.fixed:,} ({share:.1%} of the cells); allow more, or have fewer key chunks",
                 about=(budget.kind, "key_seconds"),
             )
@@ -222,10 +246,12 @@ class WholeVideo:
             raise ConfigError(
                 f"{wanted:,} tokens are more than the {self.cells:,} cells of this video; ask for fewer", about="tokens"
             )
-        found = smallest_tau(self.count, wanted, start=self.start, slack=COUNT_SLACK)
+        second = self.config.second_look
+        scanned = max(self.fixed, int(FIRST_LOOK * wanted)) if second else wanted
+        found = smallest_tau(self.count, scanned, start=self.start, slack=COUNT_SLACK)
         if found is None:
             raise ConfigError(f"no tau keeps as few as {wanted:,} cells; allow more", about=budget.kind)
-        exact = budget.exact or budget.tokens is not None
+        exact = budget.exact or budget.tokens is not None or second
         extra = wanted - int(found.value) if exact else 0
         return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found, extra=extra)
 
@@ -262,9 +288,8 @@ class WholeVideo:
         best = torch.empty(0)
         where = torch.empty(0, 2, dtype=torch.int64)  # chunk, cell
         if extra:
-            for number, (_, chosen) in enumerate(self.selections(recipe, scored=True)):
-                assert chosen.score_BTHW is not None, "scores were asked for"
-                score = torch.where(chosen.keep_BTHW, -1.0, chosen.score_BTHW).flatten()
+            for number, (keep_BTHW, score_BTHW) in enumerate(self._scores(recipe)):
+                score = torch.where(keep_BTHW, -1.0, score_BTHW).flatten()
                 cells = (score >= 0).nonzero()[:, 0]
                 place = torch.stack([torch.full_like(cells, number), cells], dim=1)
                 best, where = torch.cat([best, score[cells]]), torch.cat([where, place])
@@ -272,6 +297,16 @@ class WholeVideo:
                 best, where = best[order], where[order]
         for number in range(len(self.spool)):
             yield where[where[:, 0] == number, 1]
+
+    def _scores(self, recipe: Recipe) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each chunk the mask of the scan, and by how much each dropped cell wants to be kept."""
+        second = self.config.second_look
+        looker, state = Looker(self.parts, self.config, recipe.tau), SelectState()
+        for chunk, chosen in self.selections(recipe, scored=not second):
+            score_BTHW = looker.errors(chunk, state, chosen.keep_BTHW) if second else chosen.score_BTHW
+            assert score_BTHW is not None, "scores were asked for"
+            yield chosen.keep_BTHW, score_BTHW
+            state = chosen.state
 
 
 def and_end(pieces: Iterable[Video]) -> Iterator[Video | None]:

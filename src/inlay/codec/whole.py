@@ -113,8 +113,8 @@ class VideoEncoder:
 def report_of(budget: Budget, solved: SolvedVideo) -> BudgetReport:
     kind, found, video = budget.kind, solved.solution, solved.video
     got = {
-        "keep": (found.value + solved.extra) / video.cells,
-        "tokens": found.value + solved.extra,
+        "keep": (found.value + (solved.extra or 0)) / video.cells,
+        "tokens": found.value + (solved.extra or 0),
         "bits": found.value / video.pixels,
         "psnr": found.value,
     }[kind]

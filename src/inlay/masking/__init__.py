@@ -4,7 +4,7 @@
 from inlay.masking.budget import KINDS, Bucket, Budget
 from inlay.masking.criteria import CRITERIA, latent_cosine, latent_l1, latent_l2, pixel_grid
 from inlay.masking.dial import Dial, best_pairs
-from inlay.masking.look import SECOND_LOOK, fill_error, look_again
+from inlay.masking.look import FIRST_LOOK, KEY_WEIGHT, SECOND_LOOK, fill_error, look_again
 from inlay.masking.profile import Profile
 from inlay.masking.scan import REFERENCES, MaskConfig, Scan, compared, keep_mask, keep_rate_of, scan, scored_scan
 from inlay.masking.search import Solution, largest_tau, nearest_tau, smallest_tau
@@ -14,6 +14,8 @@ from inlay.masking.steps import CACHE, LADDER, OWN, step_size
 __all__ = [
     "CACHE",
     "CRITERIA",
+    "FIRST_LOOK",
+    "KEY_WEIGHT",
     "KINDS",
     "LADDER",
     "OWN",

@@ -41,6 +41,7 @@ class TokenizeConfig:
     precision: str = field(default="q8", metadata={"help": "how kept cells are stored", "choices": PRECISIONS})
     step: str | float | None = field(default=None, metadata={"help": "how coarsely q8 rounds", "choices": LADDER})
     key_slots: str = field(default="auto", metadata={"help": "cells of key slots to keep", "choices": KEY_SLOTS})
+    second_look: bool = field(default=False, metadata={"help": "fill once, and keep what the fill gets wrong"})
     scale: str = field(default="auto", metadata={"help": "size that videos are encoded at", "choices": SCALES})
     mode: str = field(default="auto", metadata={"help": "what chunks pass on"})
     chunk_frames: int = field(default=33, metadata={"help": "frames encoded together"})

@@ -77,7 +77,7 @@ class Packing:
     exact: options.Exact = False
     criterion: options.Criterion = "latent-l1"
     reference: options.Reference = "last-kept"
-    precision: options.Precision = "q8"
+    precision: options.Precision = "q8-quick"
     fill: PlainFill = "hold"
     shard_files: ShardFiles = 0
 
