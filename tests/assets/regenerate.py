@@ -23,7 +23,7 @@ from inlay.types import Recipe, Span, VideoInfo
 HERE = Path(__file__).parent
 
 
-GOLDEN = ("fp16", "bf16", "q8", "q8_steps", "q8-quick", "q8_half")  # of format 1.0, two of 1.1, the last of 1.2
+GOLDEN = ("fp16", "bf16", "q8", "q8_steps", "q8-quick", "q8_half", "q8_thin")  # of format 1.0, two of 1.1, two of 1.2
 
 
 def golden_tokens(name: str) -> Tokens:
@@ -46,6 +46,7 @@ def golden_tokens(name: str) -> Tokens:
             precision=precision,
             fill="hold",
             scale="1/2" if halved else "1",
+            key_slots="thin" if more == "thin" else "whole",
             **({"step": 1.5, "steps": (0.125, 0.19, 0.28, 0.7)} if stepped else {}),
         ),
         spans=(Span(slots=5, frames=17), Span(slots=3, frames=11, key=False)),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from inlay.masking.criteria import Distance
 
-SHARE = 0.4  # of tau that a cell may be off: what is wrong in a key slot stays wrong until its cell changes
+SHARE = 0.2  # of tau that a cell may be off: what is wrong in a key slot stays wrong until its cell changes
 DIAGONAL = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 BESIDE = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
