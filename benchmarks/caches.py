@@ -119,7 +119,7 @@ def pack(root: str, precision: str, profiled: bool) -> dict[str, Any]:
 
 
 def lose(root: str, losses: list[float]) -> list[dict[str, Any]]:
-    """What is saved when more or less may be lost, in q8; decibels are of two clips, decoded before and after."""
+    """What is saved when more or less may be lost, in the default precision; decibels are of two clips, decoded before and after."""
     torch.set_num_threads(1)
     tokenizer, rows = Tokenizer.from_pretrained("mini", device="cpu"), []
     for loss in losses:
@@ -153,7 +153,7 @@ def shares(profile: cProfile.Profile, seconds: float) -> dict[str, float]:
     named: dict[str, float] = {}
     for (file, _, name), (_, _, _, cumulative, _) in found.items():
         part = next((part for part, function in PARTS.items() if function == name), None)
-        if (name == "pack" and file.endswith("chunk.py")) or name == "pack_q8":
+        if (name == "pack" and file.endswith("chunk.py")) or name in ("pack_q8", "pack_quick"):
             part = "code the values"
         if part is not None:
             named[part] = max(named.get(part, 0.0), cumulative)
@@ -173,7 +173,7 @@ def main() -> None:
     make(given.videos, given.made, given.clips)
     with tempfile.TemporaryDirectory() as folder:
         multiply(given.made, Path(folder), given.copies)
-        for precision in ("q8", "bf16", "fp32"):
+        for precision in ("q8-quick", "q8", "bf16", "fp32"):
             row: dict[str, Any] = {}
             for profiled in (False, True):
                 with spawn.Pool(1) as pool:

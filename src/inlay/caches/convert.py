@@ -60,7 +60,7 @@ class PackConfig:
     exact: bool = field(default=False, metadata={"help": "with keep: exactly that share"})
     criterion: str = field(default="latent-l1", metadata={"help": "distance"})
     reference: str = field(default="last-kept", metadata={"help": "what a cell is compared with"})
-    precision: str = field(default="q8", metadata={"help": "how kept cells are stored"})
+    precision: str = field(default="q8-quick", metadata={"help": "how kept cells are stored"})
     fill: str = field(default="hold", metadata={"help": "how dropped cells come back"})
     shard_files: int = field(default=0, metadata={"help": "files in a shard at most; 0: by how many there are"})
 

@@ -36,6 +36,7 @@ STEPS_PER_DEVIATION = 16  # noise of step**2 / 12: 35 dB below the latent, under
 _FINEST, _COARSEST = -200, 200  # half octaves; steps stay normal numbers in bfloat16
 _HEAD = struct.Struct("<II")  # weight sets (1, or one a channel); escapes
 _LARGEST_ESCAPE = 1 << 24
+_ROWS = 4096  # tokens that are worked on at once, in float64: few enough to stay in the cache
 _REACH = np.array([reach(table) for table in range(TABLES)], dtype=np.int64)
 
 
@@ -45,10 +46,12 @@ def choose_steps(values: Tensor) -> Tensor:
     The coarse grid costs nothing in rate against distortion, and tokens that are read and saved again meet the same
     steps, so they do not change a second time.
     """
-    v = values.detach().double().cpu()
+    v = values.detach().cpu()
     if len(v) == 0:
         return torch.ones(v.shape[1])
-    wanted = torch.maximum(v.std(0, correction=0) / STEPS_PER_DEVIATION, v.abs().amax(0) / (LARGEST // 4))
+    mean = sum(part.double().sum(0) for part in v.split(_ROWS)) / len(v)
+    deviation = (sum((part.double() - mean).square_().sum(0) for part in v.split(_ROWS)) / len(v)).sqrt()
+    wanted = torch.maximum(deviation / STEPS_PER_DEVIATION, v.abs().amax(0).double() / (LARGEST // 4))
     half_octaves = wanted.clamp_min(2.0**-100).log2().mul(2).round().clamp(_FINEST, _COARSEST)
     steps = torch.ldexp(torch.ones(()).double(), half_octaves.div(2, rounding_mode="floor"))
     steps = torch.where(half_octaves % 2 == 1, steps * (181 / 128), steps)  # sqrt(2) to the 8 bits of bfloat16
@@ -57,14 +60,19 @@ def choose_steps(values: Tensor) -> Tensor:
 
 def quantise(values: Tensor, steps: Tensor) -> Tensor:
     """[N, C] int32: the nearest multiple of each channel's step, halves to even."""
-    ints = torch.round(values.detach().double().cpu() / steps.double())
-    if ints.numel() and float(ints.abs().max()) > LARGEST:
-        n, c = divmod(int(ints.abs().argmax()), ints.shape[1])
+    v, divisor, largest = values.detach().cpu(), steps.double(), 0.0
+    ints = torch.empty(v.shape, dtype=torch.int32)
+    for part, out in zip(v.split(_ROWS), ints.split(_ROWS), strict=True):
+        rounded = torch.round(part.double() / divisor)
+        largest = max(largest, float(rounded.abs().max()) if len(rounded) else 0.0)
+        out.copy_(rounded)
+    if largest > LARGEST:
+        n, c = divmod(int((v.double() / divisor).abs().argmax()), v.shape[1])
         raise UsageError(
             f"value {values[n, c]:g} of channel {c} is more than {LARGEST} steps of {steps[c]:g}; "
             f"use a coarser step or save with precision fp32"
         )
-    return ints.to(torch.int32)
+    return ints
 
 
 def dequantise(ints: Tensor, steps: Tensor) -> Tensor:
