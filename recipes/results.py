@@ -12,12 +12,11 @@ from clips import TestSet
 from stages import Nets, to_x
 from torch import Tensor, nn
 
-from inlay.masking import MaskConfig, fill_error, keep_mask, keep_rate_of, nearest_tau
+from inlay.masking import FIRST_LOOK, MaskConfig, fill_error, keep_mask, keep_rate_of, nearest_tau
 from inlay.measure.lpips import Lpips
 
 RATES = {"davis": (0.62, 0.35), "bench": (0.32,), "held": (0.35,)}  # of kept cells, of a whole set at one tau
 STEPS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-FIRST_LOOK = 0.9  # share of the cells that the scan may choose where the fill's errors choose the rest
 
 
 @torch.no_grad()

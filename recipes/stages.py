@@ -7,7 +7,7 @@
 The loss is log MSE of each frame, LPIPS, and the bits of the latents at the weight they have: where rounding adds a
 share s of the error, a bit a number is worth 2 ln 2 s / (1 + s). Steps are drawn for each clip, most fine, some coarse,
 so that one encoder serves all of them; fine ones are noise, coarse ones round. A LIT meets some masks that looked
-twice, and alone it meets some clips as the middle of a stream.
+twice and key slots that were thinned out, and alone it meets some clips as the middle of a stream.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from inlay.fill import hold
 from inlay.masking import SECOND_LOOK, MaskConfig, look_again
+from inlay.masking.thin import completed, thinned
 from inlay.measure.lpips import Lpips
 from inlay.train.losses import log_mse, perceptual
 from inlay.train.optim import Muon, average, muon_names
@@ -62,6 +63,7 @@ DEFAULTS: Stage = {
     "streams": 0.0,  # share of clips that a LIT alone meets as the middle of a longer video
     "masked": 0.5,  # share of clips that go through mask and fill
     "looked": 0.0,  # share of these whose mask looks twice
+    "thin": 0.0,  # share of these whose key slot is thinned out
     "tau": [0.4, 3.0],  # in mean changes between neighbouring slots
     "latent": 0.1,  # weight of the latents' own error, of a LIT alone
     "lpips": 0.0,
@@ -191,7 +193,8 @@ class Step:
             known = z + self.error(z.detach().float(), step_B).to(z.dtype)
             if through:
                 keep, tau_B = self.draw_masks(z[:through].detach().float())
-                filled = self.fill(known[:through], keep, tau_B).to(known.dtype)
+                given = self.thin(known[:through], z[:through].detach().float(), tau_B)
+                filled = self.fill(given, keep, tau_B).to(known.dtype)
                 known = torch.cat([filled, known[through:]])
                 terms["keep"] = keep.float().mean()
                 if alone and s["latent"]:
@@ -241,6 +244,15 @@ class Step:
             more = look_again(z_BCTHW, filled, SECOND_LOOK * tau_B)
             keep_BTHW = keep_BTHW | (more & chosen_B.view(-1, 1, 1, 1))
         return keep_BTHW, tau_B
+
+    def thin(self, known_BCTHW: Tensor, z_BCTHW: Tensor, tau_B: Tensor) -> Tensor:
+        """With the key slots of some clips thinned out and put back, as a decoder has them."""
+        if not self.stage["thin"]:
+            return known_BCTHW
+        chosen_B = torch.rand_like(tau_B) < self.stage["thin"]
+        keep_BHW = thinned(z_BCTHW[:, :, 0], RULE.distance, tau_B.view(-1, 1, 1))[0] | ~chosen_B.view(-1, 1, 1)
+        first = completed(known_BCTHW[:, :, 0], keep_BHW)
+        return torch.cat([first[:, :, None], known_BCTHW[:, :, 1:]], dim=2)
 
     @property
     def lit(self) -> nn.Module:

@@ -211,8 +211,19 @@ def forge_steps(parts: Parts, rng: random.Random) -> None:
         parts.header["precision"] = rng.choice(("q8", "fp16"))
 
 
+def forge_scale(parts: Parts, rng: random.Random) -> None:
+    """Another size of the encoded picture, with a video that fits it or not; other key slots."""
+    parts.header["scale"] = rng.choice(("1", "3/4", "1/2", "1/1", "2", "1/0", 1, 0.5, None, "9" * 300))
+    if rng.random() < 0.5:
+        parts.header["key_slots"] = rng.choice(("whole", "thin", "thick", "", True, None, ["thin"]))
+    for side in ("width", "height"):
+        if type(parts.header.get(side)) is int and rng.random() < 0.5:
+            parts.header[side] = max(1, int(parts.header[side] * rng.choice((0.5, 0.75, 4 / 3, 2))))
+
+
 FORGERIES = (
     forge_field,
+    forge_scale,
     forge_steps,
     forge_grid,
     forge_length,

@@ -35,7 +35,7 @@ from inlay.weightfile import load_weights, save_weights
 from tests.hunt.forge import ODD, WHOLE, Parts, forged
 
 LONGEST_ERROR = 1000  # characters
-FEWER_Q8 = (1, 3, 1, 3, 3)  # how often each of the seeds is forged: q8 takes ten times as long to read
+FEWER_Q8 = (1, 3, 1, 3, 3, 3)  # how often each of the seeds is forged: q8 takes ten times as long to read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +60,22 @@ def seeds() -> list[Tokens]:
             ("q8", "stateful", True),
             ("bf16", "dual-cache", False),
             ("q8-quick", "stateful", False),
+            ("fp16", "stateful", False),
         ]
     ):
         draw = torch.Generator().manual_seed(number)
         keys = (True, True) if streaming == "clips" else (True, False, False)
         lengths = [(2, 5) if key or streaming == "dual-cache" else (1, 4) for key in keys]
         mask = torch.rand(sum(slots for slots, _ in lengths), 2, 3, generator=draw) < 0.5
-        mask[0], mask[-1] = True, False
+        newest = (precision, streaming) == ("fp16", "stateful")  # a file of format 1.2
+        mask[0], mask[-1] = mask[0] if newest else True, False
         frames = sum(count for _, count in lengths)
         steps = {"step": 2.0, "steps": (0.05,) * 16} if (precision, times) == ("q8", True) else {}  # of format 1.1
         found.append(
             Tokens(
                 values=torch.randn(int(mask.sum()), 16, generator=draw),
                 mask=mask,
-                info=VideoInfo(width=24, height=15, fps=Fraction(25), frames=frames),
+                info=VideoInfo(width=24 << newest, height=15 << newest, fps=Fraction(25), frames=frames),
                 recipe=Recipe(
                     backbone="mini",
                     weight_hash="ab",
@@ -81,6 +83,8 @@ def seeds() -> list[Tokens]:
                     precision=precision,
                     streaming=streaming,
                     fill="hold",
+                    scale="1/2" if newest else "1",
+                    key_slots="thin" if newest else "whole",
                     **steps,  # type: ignore[arg-type]
                 ),
                 spans=tuple(Span(slots=s, frames=f, key=k) for k, (s, f) in zip(keys, lengths, strict=True)),
@@ -190,7 +194,7 @@ def profile(rng: random.Random, folder: Path) -> Outcome:
     record = {
         "backbone": "mini", "weight_hash": "ab", "tau": 0.3, "taus": [0.1, 0.2], "keep_rates": [0.9, 0.5],
         "latent_mean": [0.0, 1.0], "latent_std": [1.0, 1.0], "clips": 3, "data": "a clip",
-        "gains": [3.0, 0.5], "step": 2.0,
+        "gains": [3.0, 0.5], "step": 2.0, "thin": True,
     }  # fmt: skip
     case = wrong_json(record, rng)
     path = folder / "profile.json"
