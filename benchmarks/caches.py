@@ -119,7 +119,7 @@ def pack(root: str, precision: str, profiled: bool) -> dict[str, Any]:
 
 
 def lose(root: str, losses: list[float]) -> list[dict[str, Any]]:
-    """What is saved when more or less may be lost, in the default precision; decibels are of two clips, decoded before and after."""
+    """What is saved when more or less may be lost; decibels are of two clips, decoded before and after."""
     torch.set_num_threads(1)
     tokenizer, rows = Tokenizer.from_pretrained("mini", device="cpu"), []
     for loss in losses:

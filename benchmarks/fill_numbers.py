@@ -27,11 +27,13 @@ RECORDS = ROOT / "benchmarks"
 WEIGHTS = ROOT / "src" / "inlay" / "weights"
 PAGES = (
     "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
-    "docs/pack.md", "docs/bits.md",
+    "docs/pack.md", "docs/bits.md", "docs/masking.md",
     "src/inlay/weights/MODEL_CARD.md",
 )  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)
 RATES = (("davis", 0.78), ("davis", 0.62), ("davis", 0.35), ("bench", 0.32))
+LOOKS = {"key_slots_whole": "whole", "key_slots_thin": "thin", "second_look": "thin, second look"}
+LOOK_RATES = (("davis", 0.62), ("davis", 0.35), ("davis", 0.2), ("bench", 0.32), ("bench", 0.2))
 BESIDE = {"keep": "kept", "psnr": "PSNR, dB", "ssim": "SSIM", "lpips": "LPIPS", "fvd": "FVD"}
 OUR_ROWS = {  # of the main study -> as the README calls them
     "full rate (backbone alone)": "`mini`, every cell",
@@ -83,6 +85,34 @@ def main_study() -> Path:
 
 def fills() -> Path:
     return latest("fills_*.json")
+
+
+def looks(how: str) -> Path:
+    """Of key slots kept whole, thinned out, or thinned out with a second look."""
+    return latest(f"{how}_cpu_*.json")
+
+
+def looks_table() -> str:
+    """What each way to choose cells gives LIT at the same share of them."""
+    found = {how: read(looks(how))["rows"] for how in LOOKS}
+    lines = [f"| | full rate | {' | '.join(LOOKS.values())} |", "|---" * (len(LOOKS) + 2) + "|"]
+    for name, rate in LOOK_RATES:
+        full, *cells = (
+            next(r["psnr"] for r in rows if (r["set"], r["keep_rate"], r["fill"]) == (name, kept, fill))
+            for rows, kept, fill in [
+                (found["key_slots_whole"], 1.0, "full rate"),
+                *((rows, rate, "lit") for rows in found.values()),
+            ]
+        )
+        shown = " | ".join(f"{value:.2f}" for value in (full, *cells))
+        lines.append(f"| {SETS[name]}, {100 * rate:.0f} % kept | {shown} |")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def loss_by_default(name: str, rate: float) -> str:
+    """Of what `--keep` does by itself, against full rate."""
+    rows = {(r["set"], r["keep_rate"], r["fill"]): r["psnr"] for r in read(looks("key_slots_thin"))["rows"]}
+    return f"{rows[name, 1.0, 'full rate'] - rows[name, rate, 'lit']:.2f} dB"
 
 
 def ratio() -> Path:
@@ -273,6 +303,9 @@ LINKS: dict[str, Callable[[], Path]] = {  # the records themselves, as links fro
     "samples": samples,
     "main": main_study,
     "bits": bits_study,
+    "looks-whole": lambda: looks("key_slots_whole"),
+    "looks-thin": lambda: looks("key_slots_thin"),
+    "looks-second": lambda: looks("second_look"),
     "fills": fills,
     "cpu-ratio": ratio,
     "tokenize": tokenised,
@@ -297,6 +330,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "peers.infotok": lambda: paper_seconds("InfoTok"),
     "peers.elastictok": lambda: paper_seconds("ElasticTok"),
     "fills.table": fills_table,
+    "looks.table": looks_table,
+    "looks.loss.bench-32": lambda: loss_by_default("bench", 0.32),
     "fills.paper": paper_network,
     "fills.full.davis": lambda: f"{psnr('davis', 1.0, 'full rate'):.2f} dB",
     "fills.full.bench": lambda: f"{psnr('bench', 1.0, 'full rate'):.2f} dB",

@@ -82,7 +82,7 @@ SecondLook = Annotated[
     bool,
     typer.Option(
         "--second-look",
-        help="Fill once while encoding, and keep what the fill gets wrong: better for the same tokens, slower.",
+        help="Fill once while encoding, and keep what the fill gets wrong: mostly better for the same tokens.",
     ),
 ]
 Cache = Annotated[
