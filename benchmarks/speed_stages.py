@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +199,11 @@ def lit_case(s: Setup, kind: str, batch: int) -> tuple[Lit, Tensor, Tensor, Tens
     return made_lit(s, kind).to(s.device, s.dtype), z, keep, torch.full((batch,), 1.0, device=s.device)
 
 
-def made_lit(s: Setup, kind: str = "plus") -> Lit:
+def made_lit(s: Setup, kind: str = "plus", channels: int = 16) -> Lit:
     torch.manual_seed(0)
     small = LitConfig(kind=kind, width=64, heads=2, blocks=1)
     config = small if s.small else {"plus": plus, "paper": paper}[kind]()
-    lit = Lit.build(config).eval().requires_grad_(False)
+    lit = Lit.build(replace(config, channels=channels)).eval().requires_grad_(False)
     torch.nn.init.normal_(lit.out_proj.weight, std=0.02)
     return lit
 
@@ -355,7 +355,7 @@ def made_tokenizer(s: Setup, name: str) -> Tokenizer:
         else:
             network = Cosmos(tiny_cosmos() if s.small else cosmos_360p())
     network = network.eval().requires_grad_(False).to(device=s.device, dtype=s.dtype)
-    lit = made_lit(s).to(s.device, s.dtype)
+    lit = made_lit(s, channels=network.spec.channels).to(s.device, s.dtype)
     return Tokenizer(
         network, filler=Filler({"lit": lit}, device=s.device, dtype=s.dtype), device=s.device, dtype=s.dtype
     )
@@ -395,7 +395,9 @@ def grown(s: Setup, batch: int, frames: int, size: tuple[int, int]) -> dict[str,
     with at_level("1"):
         z = run("encode", lambda: tokenizer.encode_pixels(x))
         config = MaskConfig(tau=0.5 * float(z.float().std()))
-        keep = run("mask", lambda: keep_mask(z, config))
+        run("mask", lambda: keep_mask(z, config))
+        keep = torch.rand(z[:, 0].shape, device=s.device) < 0.32  # noise changes everywhere: nothing would be filled
+        keep[:, 0] = True
         run("lit", lambda: tokenizer.fill_cells(z, keep, config.tau, "lit"))
         run("decode", lambda: tokenizer.decode_latents(z))
     return made
