@@ -21,10 +21,7 @@ STEPPED = ("q8", "q8-quick")  # precisions that round to steps
 PRECISIONS = ("fp32", "fp16", "bf16", *STEPPED)
 FINEST_STEP, COARSEST_STEP = 2.0**-126, 2.0**100  # normal numbers in bfloat16, far from its ends
 LARGEST_STEP = 1e6  # of the ladder: beyond any that leaves a picture
-KEY_SLOTS = (
-    "whole",
-    "thin",
-)  # what is kept of slots with nothing before: all cells, or those their neighbours do not tell
+KEY_SLOTS = ("whole", "thin")  # of slots with nothing before: all cells, or those that their neighbours do not tell
 SCALES = {"1": Fraction(1), "3/4": Fraction(3, 4), "1/2": Fraction(1, 2)}  # sizes that a video is encoded at
 
 

@@ -95,6 +95,29 @@ def test_another_video_of_the_same_size_is_refused(
         assert (part_of(out).read_bytes(), trail_of(out).read_bytes()) == before, "nothing is lost"
 
 
+def test_a_part_of_which_nothing_can_stay_is_another_videos_all_the_same(
+    tiny_tokenizer: Tokenizer, video: Video, killed: Killed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a second key chunk an encode begins at the first frame again."""
+    monkeypatch.setitem(globals(), "CONFIG", EncodeConfig(chunk_frames=9, key_seconds=0, cuts=False))
+    out, budget = tmp_path / "x.inlay", Budget(tau=0.3)
+    killed(out, video, budget)
+    assert unfinished(out) is None or not unfinished(out).frames  # type: ignore[union-attr]
+    before = part_of(out).read_bytes(), trail_of(out).read_bytes()
+    for other, tau, why in (
+        (moving_square(FRAMES, 32, 32, seed=1), 0.3, "another video"),
+        (video, 0.4, "other settings"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            encoder = VideoEncoder(tiny_tokenizer, CONFIG, budget=Budget(tau=tau))
+            encode_file(encoder, in_pieces(other), out, resume=True)
+        assert (part_of(out).read_bytes(), trail_of(out).read_bytes()) == before, "nothing is lost"
+    trail_of(out).write_bytes(before[1].splitlines(keepends=True)[0])  # killed before its first chunk was noted
+    encode_file(VideoEncoder(tiny_tokenizer, CONFIG, budget=budget), in_pieces(video, 7), out, resume=True)
+    encode_file(VideoEncoder(tiny_tokenizer, CONFIG, budget=budget), in_pieces(video), tmp_path / "whole.inlay")
+    assert out.read_bytes() == (tmp_path / "whole.inlay").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("begun", "other"),
     [

@@ -37,7 +37,8 @@ def encode_file(
         resume: go on with the part that an interrupted run left, if this is the video it was begun with.
     """
     left = find_part(path, resume=resume, force=force)
-    trail = Trail(path, encoder, after=left.frames if left is not None else 0)
+    begun = resume and part_of(path).exists()
+    trail = Trail(path, encoder, after=left.frames if left is not None else 0, begun=begun)
     done = list(_written(left)) if left is not None else []
     for tokens in done:
         encoder.parts.saw_tokens(tokens)

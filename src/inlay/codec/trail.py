@@ -35,10 +35,13 @@ class Trail:
 
     Args:
         path: of the token file.
-        after: frames that an earlier run has encoded, and that must be those of this video.
+        after: frames that an earlier run has encoded, and that stay.
+        begun: an earlier run has left a part, which must be of this video, whether or not anything of it stays.
     """
 
-    def __init__(self, path: str | PathLike[str], encoder: VideoEncoder, *, after: int = 0) -> None:
+    def __init__(
+        self, path: str | PathLike[str], encoder: VideoEncoder, *, after: int = 0, begun: bool = False
+    ) -> None:
         self.path, self.settings = trail_of(path), settings_of(encoder)
         self._known: list[tuple[int, str]] = []  # (frames, digest after them) of the chunks that stay
         self._check: tuple[int, str] | None = None
@@ -50,6 +53,8 @@ class Trail:
             self._known = self._read(part_of(path), after)
             self._check = self._known[-1]
             self._noted = after
+        elif begun and self.path.exists():
+            self._check = next(iter(self._read(part_of(path), None)), None)  # none: it ended before its first chunk
 
     def follow(self, pieces: Iterable[Video]) -> Iterator[Video]:
         """The same pieces; refused as soon as they are not those that were encoded before."""
@@ -89,8 +94,8 @@ class Trail:
         if not self.path.with_suffix("").exists():
             self.path.unlink(missing_ok=True)
 
-    def _read(self, part: Path, after: int) -> list[tuple[int, str]]:
-        """What is known of the first `after` frames; refuses other settings."""
+    def _read(self, part: Path, after: int | None) -> list[tuple[int, str]]:
+        """What is known of the first `after` frames, or of all; refuses other settings."""
         try:
             first, *lines = self.path.read_text(encoding="ascii").splitlines()
             before = json.loads(first)
@@ -98,8 +103,8 @@ class Trail:
             found = [(int(row[0]), row[1]) for row in rows if len(row) == 2 and len(row[1]) == 2 * DIGEST_BYTES]
         except (OSError, ValueError, RecursionError):
             before, found = None, []
-        found = [row for row in found if row[0] <= after]
-        if not isinstance(before, dict) or not found:
+        found = [row for row in found if after is None or row[0] <= after]
+        if not isinstance(before, dict) or (after and not found):
             raise UsageError(
                 f"{part} has no record of the video it was begun with ({self.path.name}); begin anew", about="force"
             )
