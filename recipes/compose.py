@@ -87,7 +87,7 @@ def drawing(seed: int) -> Tensor:
             c = colour(rng)
             for i in range(0, n, 2 * step):
                 d.rectangle([0, i, n, i + step // 2], fill=c)
-    for _ in range(int(rng.integers(4, 40))):
+    for _ in range(int(np.exp(rng.uniform(np.log(4), np.log(120))))):  # from a few large things to many small ones
         draw_thing(d, rng, n)
     return to_tensor(im.resize((BANK, BANK), Image.Resampling.BOX))
 
@@ -95,7 +95,7 @@ def drawing(seed: int) -> Tensor:
 def draw_thing(d: ImageDraw.ImageDraw, rng: np.random.Generator, n: int) -> None:
     """An ellipse, rectangle, polygon, line, word, row of windows or wheel somewhere in a picture of n x n."""
     x, y = (int(v) for v in rng.integers(0, n, 2))
-    w, h = (int(v) for v in np.exp(rng.uniform(np.log(8), np.log(240), 2)))
+    w, h = (int(v) for v in np.exp(rng.uniform(np.log(5), np.log(240), 2)))
     box, kind = [int(x - w / 2), int(y - h / 2), int(x + w / 2), int(y + h / 2)], rng.integers(7)
     if kind == 0:
         d.ellipse(box, fill=colour(rng))
@@ -189,7 +189,7 @@ def paths(rng: np.random.Generator, M: int, T: int, S: int) -> np.ndarray:
     turn = rng.normal(0, 0.02, (M, L, 1)) * (rng.random((M, L, 1)) < 0.5)
     angle = rng.uniform(-0.4, 0.4, (M, L, 1)) + turn * (t - mid)
     grow = rng.normal(0, 0.006, (M, L, 1)) * (rng.random((M, L, 1)) < 0.5)
-    scale = np.exp(rng.uniform(np.log(0.7), np.log(1.2), (M, L, 1))) * np.exp(grow * (t - mid))
+    scale = np.exp(rng.uniform(np.log(0.7), np.log(1.6), (M, L, 1))) * np.exp(grow * (t - mid))
     cos, sin = np.cos(angle) * scale, np.sin(angle) * scale
     return np.stack([cos, -sin, -(cos * cx - sin * cy), sin, cos, -(sin * cx + cos * cy)], -1)
 

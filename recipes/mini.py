@@ -94,7 +94,7 @@ def make_networks(args: argparse.Namespace) -> None:
     args.run.mkdir(parents=True, exist_ok=True)
     clips, tests = load(args, device)
     lpips = load_lpips(args.lpips, device) if args.lpips else None
-    nets = begin(plan, args.weights, tests, device, small=args.tiny)
+    nets = begin(plan, args.weights, tests, device, small=args.tiny, unit=args.unit)
     rows: list[dict[str, Any]] = []
     for stage in stages:
         if stage["kind"] == "taef2":
@@ -127,20 +127,22 @@ def load(args: argparse.Namespace, device: str) -> tuple[Clips, dict[str, TestSe
     return clips, tests
 
 
-def begin(plan: dict[str, Any], folder: Path | None, tests: dict[str, TestSet], device: str, *, small: bool) -> Nets:
+def begin(
+    plan: dict[str, Any], folder: Path | None, tests: dict[str, TestSet], device: str, *, small: bool, unit: float
+) -> Nets:
     """New networks, with what the weights in `folder` have of them."""
     channels = plan["channels"]
     shape = replace(tiny() if small else MiniConfig(), channels=channels)
     lits = {"lit": replace(plus(), **plan["lit"]), "paper": paper()}
     backbone = Mini(shape)
-    take(backbone, folder, "backbone", widen_backbone)
+    take(backbone, folder, "backbone", widen_backbone, unit)
     backbone.weight_hash = "in training"
     nets: Nets = {"backbone": backbone.to(device).to(memory_format=torch.channels_last)}
     known = statistics(nets["backbone"], tests)
     for name, config in lits.items():
         lit = Lit.build(replace(config, channels=channels, blocks=2 if small else config.blocks))
         lit.set_statistics(*known)
-        take(lit, folder, name, widen_lit)
+        take(lit, folder, name, widen_lit, unit)
         nets[name] = lit.to(device)
     return nets
 
@@ -153,13 +155,20 @@ def begin_taef2(plan: dict[str, Any], folder: Path, tests: dict[str, TestSet], d
     return {"backbone": backbone, "lit": lit.to(device)}
 
 
-def take(net: nn.Module, folder: Path | None, name: str, widen: Any) -> None:
-    """Fill a network from a file of weights, as shipped or as a run has left them."""
+def take(net: nn.Module, folder: Path | None, name: str, widen: Any, unit: float) -> None:
+    """Fill a network from a file of weights, as shipped or as a run has left them.
+
+    Args:
+        unit: what the latents of shipped weights were divided by, where their file does not say it. They are multiplied
+            by it again: the steps and weights of a plan are meant for latents as training leaves them.
+    """
     files = [] if folder is None else [folder / f"{FILES[name]}.safetensors", folder / f"{name}.safetensors"]
     paths = [path for path in files if path.is_file()]
     if not paths:
         return
-    old, want = load_weights(paths[0]).tensors, net.state_dict()
+    file, want = load_weights(paths[0]), net.state_dict()
+    kind = "backbone" if name == "backbone" else net.config.kind
+    old = in_units(file.tensors, kind, 1 / float(file.meta.get("unit", unit)))
     for key in set(want) - set(old):  # a block more: it passes on what it is given
         if key.endswith(("proj.weight", "proj.bias", "down.weight", "down.bias", "near.weight", "near.bias")):
             want[key].zero_()
@@ -221,8 +230,9 @@ def pack(args: argparse.Namespace) -> None:
     config = {"config": file.meta["config"]}
     stats = {name: [v / unit for v in file.meta[name]] for name in ("latent_mean", "latent_std")}
     backbone = out / f"{FILES['backbone']}.safetensors"
-    save_weights(backbone, in_units(file.tensors, "backbone", unit), config | stats, stored=STORED["backbone"])
-    facts = {"backbone": "mini", "backbone_hash": load_weights(backbone).hash}
+    known = {"unit": unit}
+    save_weights(backbone, in_units(file.tensors, "backbone", unit), config | stats | known, stored=STORED["backbone"])
+    facts = {"backbone": "mini", "backbone_hash": load_weights(backbone).hash} | known
     for name in ("lit", "paper"):
         path = args.run / f"{name}.safetensors"
         if path.is_file():
@@ -272,6 +282,7 @@ def parse() -> argparse.Namespace:
         command.add_argument("--lpips", type=Path)
         command.add_argument("--taef2", type=Path, metavar="FOLDER")
         command.add_argument("--weights", type=Path, metavar="FOLDER", help="begin from these")
+        command.add_argument("--unit", type=float, default=1.0, help="what their latents were divided by")
         command.add_argument("--dav1d", default="dav1d")
         command.add_argument("--device")
         command.add_argument("--limit", type=int, help="of clips and photographs")

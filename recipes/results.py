@@ -24,16 +24,17 @@ def measure(nets: Nets, kind: str, tests: dict[str, TestSet], lpips: Lpips | Non
     """All there is to know of a stage, from averaged weights."""
     backbone = nets["backbone"].eval()
     found: dict[str, Any] = {"clips": {}}
-    fills = [name for name in ("lit", "paper") if name in nets and kind not in ("backbone",)]
+    fills = {"backbone": [], "paper": ["paper"]}.get(kind, ["lit"])
     with torch.compiler.set_stance("force_eager"):
         for name, (names, clips) in tests.items():
             z = latents(backbone, clips)
             plain = psnr_of(backbone, z, clips)
             row = found[name] = {"psnr": mean(plain), "fast": mean(fastest(plain, clips))}
             found["clips"][name] = dict(zip(names, [round(p, 3) for p in plain], strict=True))
-            if lpips is not None:
+            learnt = kind in ("backbone", "together")  # the others leave the backbone as it was
+            if lpips is not None and learnt:
                 row["lpips"] = lpips_of(backbone, z, clips, lpips)
-            for step in STEPS:
+            for step in STEPS if learnt else ():
                 rounded = (z / step).round()
                 row[f"psnr_{step}"] = mean(psnr_of(backbone, rounded * step, clips))
                 row[f"entropy_{step}"] = entropy(rounded, clips)

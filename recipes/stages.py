@@ -239,7 +239,8 @@ class Step:
         keep_BTHW = masks(z_BCTHW, tau_B, criterion=RULE.criterion, reference=RULE.reference)
         if self.stage["looked"]:
             chosen_B = torch.rand_like(tau_B) < self.stage["looked"]
-            with torch.compiler.set_stance("force_eager"):  # no graph of its own for a pass without gradients
+            # no graph of its own for a pass without gradients, and the kernels' own precision
+            with torch.compiler.set_stance("force_eager"), torch.autocast(self.device, enabled=False):
                 filled = self.lit(z_BCTHW, keep_BTHW, tau_B)
             more = look_again(z_BCTHW, filled, SECOND_LOOK * tau_B)
             keep_BTHW = keep_BTHW | (more & chosen_B.view(-1, 1, 1, 1))

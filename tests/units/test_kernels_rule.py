@@ -71,6 +71,14 @@ def test_wrong_tensors_are_refused(name: Name, wrong: str) -> None:
 
 @pytest.mark.usefixtures("able")
 @pytest.mark.parametrize("name", CALLED)
+def test_autocast_refuses_twins_that_read_weights(name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == PATHS[name].device)
+    with torch.no_grad():
+        assert asked(name, fitting(name)) != PATHS[name].inference
+
+
+@pytest.mark.usefixtures("able")
+@pytest.mark.parametrize("name", CALLED)
 def test_gradients_are_never_lost(name: Name) -> None:
     tensor = fitting(name)
     with torch.enable_grad():

@@ -82,7 +82,8 @@ def may_run(name: Name, *, tensors: Sequence[Tensor]) -> bool:
     Args:
         name: a key of PATHS.
         tensors: what the twin is given. All must be on its device and of its dtypes, and none may want a gradient.
-            A twin that is only safe without gradients (`FastPath.inference`) is refused while they are enabled.
+            A twin that reads weights it is not shown (`FastPath.inference`) is refused while gradients are enabled,
+            and under autocast, which would turn some of those weights into another dtype than others.
 
     Never while torch compiles, exports or traces: the graph is made of the plain form.
     """
@@ -91,6 +92,7 @@ def may_run(name: Name, *, tensors: Sequence[Tensor]) -> bool:
         bool(tensors)
         and all(t.device.type == path.device and (not path.dtypes or t.dtype in path.dtypes) for t in tensors)
         and not (torch.is_grad_enabled() and (path.inference or any(t.requires_grad for t in tensors)))
+        and not (path.inference and torch.is_autocast_enabled(path.device))
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and (path.nests or path.device != "cuda" or not torch.cuda.is_current_stream_capturing())
