@@ -29,7 +29,7 @@ from inlay.codec.seek import Cutting, cutting, decode_part
 from inlay.codec.sizes import SizedVideo, sizes_for
 from inlay.codec.solve import SolvedVideo, WholeVideo
 from inlay.codec.watch import Watch
-from inlay.codec.whole import BudgetReport, VideoEncoder, encode_videos
+from inlay.codec.whole import BudgetReport, VideoEncoder, encode_groups, encode_videos
 
 __all__ = [
     "AUTO",
@@ -60,6 +60,7 @@ __all__ = [
     "decode_part",
     "encode_clip",
     "encode_file",
+    "encode_groups",
     "encode_videos",
     "gather",
     "keep_curve",

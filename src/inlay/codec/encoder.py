@@ -35,6 +35,7 @@ class Encoder:
         budget: a tau, or with `bucket_seconds` a rate that is held from the past alone. Budgets of a whole video are
             solved by `WholeVideo`, which has to have seen it.
         streams: how many videos go in step; `push_all` takes a piece of each.
+        first: what those who look on call the first of them.
         batch: how many of them go through the network together.
         limits: how many chunks of a shape fit into memory, learnt on the way.
     """
@@ -47,6 +48,7 @@ class Encoder:
         tau: float | None = None,
         budget: Budget | None = None,
         streams: int = 1,
+        first: int = 0,
         batch: int | None = None,
         limits: BatchLimits | None = None,
     ) -> None:
@@ -55,13 +57,15 @@ class Encoder:
         self.parts = parts
         self.budget = budget or Budget(tau=tau)
         self.config = parts.settle(config, self.budget)
-        self.latents = LatentEncoder(parts, self.config, streams=streams, batch=batch, limits=limits)
+        self.latents = LatentEncoder(parts, self.config, streams=streams, first=first, batch=batch, limits=limits)
         self._choosers = [Chooser(parts, self.config, self.budget) for _ in range(streams)]
+        self._waiting: deque[tuple[list[int], Gathering]] = deque()  # tokens on their way from the device
         self._ended: Bucket | None = None
 
     def reset(self) -> None:
         """Forget everything, caches and frames not yet encoded: other videos begin."""
         self.latents.reset()
+        self._waiting.clear()
         for chooser in self._choosers:
             chooser.reset()
         self._ended = None
@@ -101,32 +105,41 @@ class Encoder:
         self._ended = bucket
         return tokens
 
-    def step(self, videos: Sequence[Video | None], *, ended: Sequence[bool]) -> Iterator[tuple[int, Tokens]]:
+    def step(
+        self, videos: Sequence[Video | None], *, ended: Sequence[bool], waits: bool = True
+    ) -> Iterator[tuple[int, Tokens]]:
         """(stream, its next chunk), as a piece of each stream completes them. An error of one stream ends that one:
         `latents.errors` holds it.
 
         Args:
             ended: streams after whose piece nothing comes; the rest of them is encoded too.
+            waits: for all chunks that are complete. Else some of them stay on the device until a later step, which
+                must come: so it has work while the next pieces are fetched.
         """
         self.latents.push(videos)
-        rounds = self.latents.rounds(ended=ended)
-        for number, tokens in self._choose_plainly(rounds) if self._choosers[0].plain else self._choose(rounds):
+        rounds = self.latents.rounds(ended=ended, waits=waits)
+        plain = self._choosers[0].plain
+        for number, tokens in self._choose_plainly(rounds, waits=waits) if plain else self._choose(rounds):
             self.parts.saw_tokens(tokens)
             yield number, tokens
 
-    def encode(self, pieces: Iterable[Video]) -> Iterator[Tokens]:
-        """All chunks of one video, as its pieces come in."""
+    def encode(self, pieces: Iterable[Video], *, live: bool = False) -> Iterator[Tokens]:
+        """All chunks of one video, as its pieces come in.
+
+        Args:
+            live: hand out a chunk as soon as its frames are there, though the device then waits for the next ones.
+        """
         for piece in pieces:
-            yield from self.push(piece)
+            yield from self._collect([piece], ended=False, waits=live)[0]
         yield from self.flush()
 
     def replay(self, tokens: Tokens) -> None:
         """Go on after a chunk that an earlier run has written."""
         self._choosers[0].replay(tokens)
 
-    def _collect(self, videos: Sequence[Video | None], *, ended: bool) -> list[list[Tokens]]:
+    def _collect(self, videos: Sequence[Video | None], *, ended: bool, waits: bool = True) -> list[list[Tokens]]:
         done: list[list[Tokens]] = [[] for _ in self._choosers]
-        for number, tokens in self.step(videos, ended=[ended] * len(done)):
+        for number, tokens in self.step(videos, ended=[ended] * len(done), waits=waits):
             done[number].append(tokens)
         for error in self.latents.errors.values():
             raise error
@@ -143,9 +156,9 @@ class Encoder:
                 else:
                     yield number, tokens
 
-    def _choose_plainly(self, rounds: Iterable[Round]) -> Iterator[tuple[int, Tokens]]:
+    def _choose_plainly(self, rounds: Iterable[Round], *, waits: bool) -> Iterator[tuple[int, Tokens]]:
         """All streams whose chunks are of one kind at once; tokens are made while the next round is at work."""
-        waiting: deque[tuple[list[int], Gathering]] = deque()
+        waiting = self._waiting
         for chunks in rounds:
             groups: dict[object, Round] = {}
             for number, chunk in chunks:
@@ -157,7 +170,7 @@ class Encoder:
                 waiting.append((numbers, choose_together(choosers, [chunk for _, chunk in group])))
             while len(waiting) > self.latents.ahead * len(groups):
                 yield from _finished(waiting.popleft())
-        while waiting:
+        while waits and waiting:
             yield from _finished(waiting.popleft())
 
 

@@ -22,7 +22,7 @@ from inlay.codec.parts import Parts
 from inlay.errors import ShapeError
 from inlay.masking import pixel_grid
 from inlay.types import Span, VideoInfo, coded_size
-from inlay.video.frames import Video, join_videos, resized
+from inlay.video.frames import Video, join_seconds, resized
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,9 +56,13 @@ class Carried:
 class Job:
     """A chunk on its way through the network."""
 
-    video: Video
+    pieces: list[Video]  # as they came: only the device sees them joined
     call: Call
     before: Carried
+
+    @property
+    def frames(self) -> int:
+        return sum(len(piece) for piece in self.pieces)
 
 
 class Stream:
@@ -110,27 +114,35 @@ class Stream:
 
     def take(self) -> Job:
         """The frames of the next chunk, and what to ask of the network."""
-        frames = min(self._count, self._wanted())
-        whole = join_videos(self._held)
-        self._count -= frames
-        self._held = [whole[frames:]] if self._count else []
-        video, tip = whole[:frames], self._tip
+        pieces, tip = self._take(min(self._count, self._wanted())), self._tip
+        parts = [self.parts.upload(piece) for piece in pieces]
         call = Call(
-            frames_THWC=self.parts.upload(video),
+            frames_THWC=parts[0] if len(parts) == 1 else torch.cat(parts),
             carries=self.config.mode == "stateful",
             continued=self._continues(tip),
             looks=self.config.cuts and tip.scene_frames is None,
             before=tip.row,
         )
-        return Job(video=video, call=call, before=tip)
+        return Job(pieces=pieces, call=call, before=tip)
+
+    def _take(self, frames: int) -> list[Video]:
+        """So many of the frames that wait."""
+        taken: list[Video] = []
+        self._count -= frames
+        while frames:
+            piece, *rest = self._held
+            self._held = rest if len(piece) <= frames else [piece[frames:], *rest]
+            taken.append(piece[:frames])
+            frames -= len(taken[-1])
+        return taken
 
     def launched(self, job: Job) -> None:
         """The network is at work on it: the next chunk may be taken, on the guess that there is no cut in this one."""
         if job.call.z_BCTHW is None:
             return
-        since_key = job.before.since_key + len(job.video)
+        since_key = job.before.since_key + job.frames
         ends = job.before.scene_frames is not None
-        if ends or since_key == self.config.key_frames(self.spec, job.video.fps):
+        if ends or since_key == self.config.key_frames(self.spec, job.pieces[0].fps):
             self._tip = Carried()
         else:
             self._tip = Carried(row=job.call.after, since_key=since_key)
@@ -146,23 +158,23 @@ class Stream:
             cut, self._recent = evidence.find_cut(row, self._recent, first=first, stride=stride)
         if cut is None:
             return self._made(job)
-        back = [job.video, *(other.video for other in later)]
+        back = [piece for taken in (job, *later) for piece in taken.pieces]
         self._held = [*back, *self._held]
         self._count += sum(len(video) for video in back)
         self._tip = replace(job.before, scene_frames=cut) if cut else Carried()
         return None
 
     def _made(self, job: Job) -> LatentChunk:
-        z_BCTHW, video = job.call.z_BCTHW, job.video
+        z_BCTHW, frames, fps = job.call.z_BCTHW, job.frames, job.pieces[0].fps
         assert z_BCTHW is not None and self._size is not None, "the network has answered"
         height, width = self._size
         plain = self.config.criterion != "pixel-l1"
         return LatentChunk(
             z_BCTHW=z_BCTHW,
             compared_BCTHW=z_BCTHW if plain else self._pooled(job, z_BCTHW),
-            span=Span(slots=z_BCTHW.shape[2], frames=len(video), key=job.before.since_key == 0),
-            info=VideoInfo(width=width, height=height, fps=video.fps, frames=len(video)),
-            seconds=video.seconds,
+            span=Span(slots=z_BCTHW.shape[2], frames=frames, key=job.before.since_key == 0),
+            info=VideoInfo(width=width, height=height, fps=fps, frames=frames),
+            seconds=join_seconds(job.pieces),
             first=self._first(job.before),
             stream=self.number,
         )
@@ -185,6 +197,7 @@ class LatentEncoder:
 
     Args:
         streams: how many.
+        first: what those who look on call the first of them.
         batch: how many of them go through the network together.
         limits: how many chunks of a shape fit into memory, learnt on the way.
         ahead: how many rounds may be launched before an earlier one is settled: a GPU then never waits for Python.
@@ -197,6 +210,7 @@ class LatentEncoder:
         config: EncodeConfig,
         *,
         streams: int = 1,
+        first: int = 0,
         batch: int | None = None,
         limits: BatchLimits | None = None,
         ahead: int | None = None,
@@ -205,13 +219,15 @@ class LatentEncoder:
         self.parts, self.config, self.watched = parts, config, watched
         self.batch = batch or parts.batch
         self.ahead = parts.ahead if ahead is None else ahead
-        self.streams = [Stream(parts, config, number) for number in range(streams)]
+        self.streams = [Stream(parts, config, first + number) for number in range(streams)]
         self.errors: dict[int, Exception] = {}  # streams that failed: nothing more comes from them
         self.limits: BatchLimits = {} if limits is None else limits
+        self._pending: deque[Launched] = deque()  # on the device, not settled yet
 
     def reset(self) -> None:
         """Forget everything: the next frames begin other videos."""
         self.errors = {}
+        self._pending.clear()
         for stream in self.streams:
             stream.reset()
 
@@ -225,15 +241,19 @@ class LatentEncoder:
             except ShapeError as error:
                 self.errors[number] = error
 
-    def rounds(self, *, ended: Sequence[bool]) -> Iterator[Round]:
-        """The chunks that are complete, one of each stream at a time; for streams that ended, the rest too."""
-        pending: deque[Launched] = deque()
+    def rounds(self, *, ended: Sequence[bool], waits: bool = True) -> Iterator[Round]:
+        """The chunks that are complete, one of each stream at a time; for streams that ended, the rest too.
+
+        Args:
+            waits: until all that was launched is there. Else up to `ahead` rounds stay on the device, for a later call:
+                so it has work while the next frames are fetched.
+        """
         while True:
-            while len(pending) <= self.ahead and (jobs := self._launch(ended)):
-                pending.append(jobs)
-            if not pending:
+            while len(self._pending) <= self.ahead and (jobs := self._launch(ended)):
+                self._pending.append(jobs)
+            if len(self._pending) <= (0 if waits else self.ahead):
                 return
-            if chunks := self._settle(pending.popleft(), pending):
+            if chunks := self._settle(self._pending.popleft(), self._pending):
                 yield chunks
 
     def _launch(self, ended: Sequence[bool]) -> Launched:

@@ -189,16 +189,22 @@ class SizedEncoders:
     """The latents of videos in step, at each size that any of them asks for."""
 
     def __init__(
-        self, parts: Parts, videos: Sequence[SizedVideo], *, batch: int | None = None, limits: BatchLimits | None = None
+        self,
+        parts: Parts,
+        videos: Sequence[SizedVideo],
+        *,
+        first: int = 0,
+        batch: int | None = None,
+        limits: BatchLimits | None = None,
     ) -> None:
         self.videos = videos
-        first = videos[0]
+        config, sizes = videos[0].config, videos[0].videos
         self.encoders = {
             size: LatentEncoder(
-                parts, replace(first.config, scale=size), streams=len(videos), batch=batch, limits=limits,
-                watched=len(first.videos) == 1,
+                parts, replace(config, scale=size), streams=len(videos), first=first, batch=batch, limits=limits,
+                watched=len(sizes) == 1,
             )
-            for size in first.videos
+            for size in sizes
         }  # fmt: skip
 
     @property

@@ -76,6 +76,11 @@ class Transfer:
             self._event.record(stream)
         self._tensors = tuple(pinned)
 
+    @property
+    def ready(self) -> bool:
+        """Whether nobody has to wait for them any more."""
+        return self._event is None or self._event.query()
+
     def arrived(self) -> tuple[Tensor, ...]:
         """The tensors on the CPU, for good: their memory is not used again by others."""
         assert self._tensors, "what was lent is gone"

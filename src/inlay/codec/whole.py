@@ -63,22 +63,26 @@ class VideoEncoder:
         self.original = original
         self.report: BudgetReport | None = None
 
-    def encode(self, pieces: Iterable[Video], *, done: Sequence[Tokens] | None = None) -> Iterator[Tokens]:
+    def encode(
+        self, pieces: Iterable[Video], *, done: Sequence[Tokens] | None = None, live: bool = False
+    ) -> Iterator[Tokens]:
         """The chunks of the video, given in any pieces.
 
         Args:
             done: chunks that an earlier run has made; the others follow.
+            live: hand out a chunk as soon as its frames are there, though a GPU then waits for the next ones.
         """
         if self.budget.causal:
-            yield from self._as_it_goes(pieces, done or ())
+            yield from self._as_it_goes(pieces, done or (), live=live)
         else:
             yield from self._in_two_passes(pieces, len(done or ()))
 
-    def _as_it_goes(self, pieces: Iterable[Video], done: Sequence[Tokens]) -> Iterator[Tokens]:
+    def _as_it_goes(self, pieces: Iterable[Video], done: Sequence[Tokens], *, live: bool) -> Iterator[Tokens]:
         encoder = Encoder(self.parts, self.config, budget=self.budget)
         for tokens in done:
             encoder.replay(tokens)
-        yield from encoder.encode(without_first(pieces, sum(tokens.info.frames for tokens in done)))
+        left = without_first(pieces, sum(tokens.info.frames for tokens in done))
+        yield from encoder.encode(left, live=live)
         if encoder.bucket is not None:
             asked = self.budget.keep if self.budget.keep is not None else self.budget.bits or 0.0
             self.report = BudgetReport(
@@ -142,50 +146,113 @@ def encode_videos(
         batch: how many go through the network together.
         limits: how many of a shape fit into memory; learnt on the way, and kept by whoever calls again.
     """
+    groups = encode_groups(parts, [sources], config, budget=budget, batch=batch, limits=limits)
+    return ((number, chunk) for number, chunk in groups if chunk is not None)
+
+
+def encode_groups(
+    parts: Parts,
+    groups: Iterable[Sequence[Iterable[Video]]],
+    config: EncodeConfig | None = None,
+    *,
+    budget: Budget | None = None,
+    batch: int | None = None,
+    limits: BatchLimits | None = None,
+) -> Iterator[tuple[int, Tokens | Exception | None]]:
+    """Encode groups of videos, one after the other, those of a group in step: `encode_videos` for each, but a GPU
+    begins with the next group before the last chunks of this one are fetched.
+
+    Args:
+        groups: of sources, which are numbered through; asked for when the frames of the one before have been taken.
+
+    Each video ends with None, after its last chunk or its error.
+    """
     budget = budget or Budget()
     config = parts.settle(config, budget)
     if budget.kind == "psnr":
         raise ConfigError("videos that are encoded in step are not decoded; give them another budget", about="psnr")
-    if budget.causal:
-        yield from _in_step(parts, sources, config, budget, batch, limits)
-    else:
-        yield from _solved_in_step(parts, sources, config, budget, batch, limits)
+    first = 0
+    before: GroupInStep | None = None
+    for sources in groups:
+        if not budget.causal:
+            yield from _solved_in_step(parts, sources, config, budget, batch, limits, first)
+            first += len(sources)
+            continue
+        group = GroupInStep(parts, sources, config, budget, batch, limits, first)
+        first += len(sources)
+        for made in group.steps():
+            if before is not None:
+                yield from before.rest()
+                before = None
+            yield from made
+        if before is not None:
+            yield from before.rest()
+        before = group
+    if before is not None:
+        yield from before.rest()
 
 
-def _in_step(
-    parts: Parts, sources: Sequence[Iterable[Video]], config: EncodeConfig, budget: Budget, batch: int | None,
-    limits: BatchLimits | None,
-) -> Iterator[tuple[int, Tokens | Exception]]:  # fmt: skip
-    encoder = Encoder(parts, config, budget=budget, streams=len(sources), batch=batch, limits=limits)
-    feeds = Feeds(sources)
-    for pieces, ended in feeds:
-        yield from encoder.step(pieces, ended=ended)
-        yield from feeds.learn(encoder.latents.errors)
+class GroupInStep:
+    """Videos that are encoded in step, as their pieces come."""
+
+    def __init__(
+        self, parts: Parts, sources: Sequence[Iterable[Video]], config: EncodeConfig, budget: Budget, batch: int | None,
+        limits: BatchLimits | None, first: int,
+    ) -> None:  # fmt: skip
+        self.first = first
+        streams = len(sources)
+        self._encoder = Encoder(parts, config, budget=budget, streams=streams, first=first, batch=batch, limits=limits)
+        self._feeds = Feeds(sources)
+
+    def steps(self) -> Iterator[list[tuple[int, Tokens | Exception | None]]]:
+        """What a piece of each video completes; some of it may still be on the device."""
+        for pieces, ended in self._feeds:
+            yield list(self._step(pieces, ended, waits=False))
+
+    def rest(self) -> Iterator[tuple[int, Tokens | Exception | None]]:
+        """What is still on the device, and the ends of all videos."""
+        ended = self._feeds.ended
+        yield from self._step([None] * len(ended), ended, waits=True)
+        for number in range(len(ended)):
+            yield self.first + number, None
+
+    def _step(
+        self, pieces: Sequence[Video | None], ended: Sequence[bool], *, waits: bool
+    ) -> Iterator[tuple[int, Tokens | Exception | None]]:
+        for number, tokens in self._encoder.step(pieces, ended=ended, waits=waits):
+            yield self.first + number, tokens
+        for number, error in self._feeds.learn(self._encoder.latents.errors):
+            yield self.first + number, error
 
 
 def _solved_in_step(
     parts: Parts, sources: Sequence[Iterable[Video]], config: EncodeConfig, budget: Budget, batch: int | None,
-    limits: BatchLimits | None,
-) -> Iterator[tuple[int, Tokens | Exception]]:  # fmt: skip
+    limits: BatchLimits | None, first: int,
+) -> Iterator[tuple[int, Tokens | Exception | None]]:  # fmt: skip
     sizes = sizes_for(parts, config, budget)
     videos = [SizedVideo(parts, config, sizes) for _ in sources]
-    encoders, feeds = SizedEncoders(parts, videos, batch=batch, limits=limits), Feeds(sources)
+    encoders, feeds = SizedEncoders(parts, videos, first=first, batch=batch, limits=limits), Feeds(sources)
     try:
         for pieces, ended in feeds:
             encoders.push(pieces, ended=ended)
-            yield from feeds.learn(encoders.errors)
+            for number, error in feeds.learn(encoders.errors):
+                yield first + number, error
         for number, video in enumerate(videos):
-            if number in feeds.failed:
-                continue
-            try:
-                for tokens in video.solve(budget):
-                    parts.saw_tokens(tokens)
-                    yield number, tokens
-            except Exception as error:
-                yield number, error
+            if number not in feeds.failed:
+                yield from _solved(parts, video, budget, first + number)
+            yield first + number, None
     finally:
         for video in videos:
             video.close()
+
+
+def _solved(parts: Parts, video: SizedVideo, budget: Budget, number: int) -> Iterator[tuple[int, Tokens | Exception]]:
+    try:
+        for tokens in video.solve(budget):
+            parts.saw_tokens(tokens)
+            yield number, tokens
+    except Exception as error:
+        yield number, error
 
 
 class Feeds:

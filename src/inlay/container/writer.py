@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import io
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import BinaryIO
 
 from inlay.container.chunk import STORAGE, check_head, pack_chunk
 from inlay.container.header import FileHeader
-from inlay.container.layout import CRC_BYTES, ENTRY_BYTES, MAX_CHUNKS, PREFIX_BYTES, Entry, pack_tail
+from inlay.container.layout import CRC_BYTES, ENTRY_BYTES, MAX_CHUNKS, PREFIX_BYTES, ChunkHead, Entry, pack_tail
 from inlay.container.scan import Unfinished, part_of
 from inlay.container.tokens import Tokens
 from inlay.errors import OutputError, TokenFileError, UsageError, pick
@@ -21,6 +24,9 @@ from inlay.types import Recipe, VideoInfo
 
 # what a file says once for all its chunks
 _SHARED = ("backbone", "weight_hash", "time_stride", "space_stride", "key_slots", "scale")
+
+Pack = Callable[[Tokens, int, Recipe], "Future[tuple[ChunkHead, bytes]]"]  # `pack_chunk`, done elsewhere meanwhile
+WAITING_BYTES = 1 << 26  # of values that are being packed elsewhere, beyond which a writer waits
 
 
 def save(tokens: Tokens, path: str | PathLike[str], *, force: bool = False) -> Path:
@@ -54,6 +60,9 @@ class TokenWriter:
     or with `keep_part` what was done so far stays there, as a sound token file. A process that is killed leaves it
     without its index. With `resume`, what `unfinished` found, a writer goes on from there.
     `info.frames` is not needed: the frames are counted. A seekable binary file may stand for the path.
+
+    Args:
+        pack: packs chunks beside the caller, in other processes; the bytes are the same, and written in order.
     """
 
     def __init__(
@@ -65,6 +74,7 @@ class TokenWriter:
         force: bool = False,
         keep_part: bool = False,
         resume: Unfinished | None = None,
+        pack: Pack | None = None,
     ) -> None:
         pick("precision", recipe.precision, STORAGE)
         self.info, self.recipe = info, recipe
@@ -72,6 +82,9 @@ class TokenWriter:
         self.header: FileHeader | None = None  # known with the first chunk
         self._entries: list[Entry] = []
         self._at = 0
+        self._pack = pack
+        self._packing: deque[tuple[int, Future[tuple[ChunkHead, bytes]]]] = deque()  # bytes of values, their chunk
+        self._planned: FileHeader | None = None  # what later chunks must agree with
         self._times = self._done = False
         self._path = Path(path) if isinstance(path, str | PathLike) else None
         if self._path is not None and resume is not None:
@@ -100,6 +113,7 @@ class TokenWriter:
         try:
             for part in tokens.chunks():
                 self._append(part)
+            self._take_packed(most=WAITING_BYTES)
             self._file.flush()  # what is done must outlive a process that is killed
         except OSError as error:
             raise self._write_error(error) from error
@@ -109,6 +123,7 @@ class TokenWriter:
         if self._done:
             return
         try:
+            self._take_packed(most=0)
             self._finish()
             if self._path is not None:
                 self._file.close()
@@ -124,6 +139,7 @@ class TokenWriter:
         if self._path is None or self._done:
             return
         try:
+            self._take_packed(most=None)
             self._finish()
             self._done = True
         except OSError as error:
@@ -133,20 +149,46 @@ class TokenWriter:
 
     def abandon(self) -> None:
         """Stop without a file; harmless after `close`."""
+        for _, future in self._packing:
+            future.cancel()
+        self._packing.clear()
         if self._path is not None and not self._done:
             self._file.close()
             part_of(self._path).unlink(missing_ok=True)
         self._done = True
 
+    @property
+    def ready(self) -> bool:
+        """Whether `close` need not wait for chunks that are being packed."""
+        return all(future.done() for _, future in self._packing)
+
     def _append(self, part: Tokens) -> None:
-        header = self.header or self._make_header(part)
+        header = self.header or self._planned or self._make_header(part)
         self._check(part, header)
-        head, data = pack_chunk(part, len(self._entries), self.recipe)
+        number = len(self._entries) + len(self._packing)
+        if self._pack is None:
+            self._add(*pack_chunk(part, number, self.recipe), header)
+        else:
+            self._packing.append((part.values.nbytes, self._pack(part, number, self.recipe)))
+        self._planned, self._times = header, part.seconds is not None
+
+    def _take_packed(self, *, most: int | None) -> None:
+        """Write chunks that are packed; wait until no more than `most` bytes of values are not. None: never wait."""
+        left = sum(size for size, _ in self._packing)
+        while self._packing and self._planned is not None:
+            size, future = self._packing[0]
+            if (most is None and not _succeeded(future)) or (most is not None and left <= most and not future.done()):
+                return
+            self._add(*future.result(), self._planned)
+            self._packing.popleft()
+            left -= size
+
+    def _add(self, head: ChunkHead, data: bytes, header: FileHeader) -> None:
         problem = check_head(head, header)
         if problem or head.number >= MAX_CHUNKS:
             raise UsageError(f"chunk {head.number} {problem or 'is one too many for the format'}")
         if self.header is None:
-            self.header, self._times = header, head.times
+            self.header = header
             self._write(header.pack())
         self._entries.append(Entry.of(head, self._at))
         self._write(data)
@@ -174,7 +216,7 @@ class TokenWriter:
             if getattr(part.recipe, name) != getattr(self.recipe, name):
                 ours, theirs = getattr(self.recipe, name), getattr(part.recipe, name)
                 raise UsageError(f"all chunks of a file share one {name}; the file has {ours!r}, the chunk {theirs!r}")
-        if self.header is not None and (part.seconds is not None) != self._times:
+        if (self.header or self._planned) is not None and (part.seconds is not None) != self._times:
             raise UsageError("either all chunks of a file have presentation times or none; give them to every chunk")
 
     def _take_up(self, path: Path, left: Unfinished, *, force: bool) -> BinaryIO:
@@ -216,6 +258,10 @@ class TokenWriter:
         return OutputError(
             f"cannot write {self._path or 'the token file'}: {error.strerror or error}; nothing was kept"
         )
+
+
+def _succeeded(future: Future[tuple[ChunkHead, bytes]]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _settings(r: Recipe) -> str:

@@ -4,13 +4,20 @@
 from __future__ import annotations
 
 import tempfile
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
-from inlay.codec import LatentChunk, Watch, encode_videos
+import torch
+
+from inlay.codec import LatentChunk, Watch, encode_groups
 from inlay.codec.calls import BatchLimits
+from inlay.codec.transfer import Transfer
 from inlay.container import TokenWriter
 from inlay.container.tokens import Tokens
+from inlay.container.writer import Pack
 from inlay.errors import InlayError, OutputError, VideoError
 from inlay.scale.config import TokenizeConfig
 from inlay.scale.feed import Feed
@@ -41,40 +48,71 @@ class Refused:
 
 
 def encode_feeds(
-    feeds: dict[int, Feed], tokenizer: Tokenizer, config: TokenizeConfig, fitting: BatchLimits
-) -> list[Encoded | Refused]:
-    """Tokenise videos in step. Whatever is wrong with one ends in `Refused`; what is wrong with the disk is raised.
+    groups: Iterable[dict[int, Feed]],
+    tokenizer: Tokenizer,
+    config: TokenizeConfig,
+    fitting: BatchLimits,
+    *,
+    batch: int,
+    pack: Pack | None = None,
+) -> Generator[list[Encoded | Refused]]:
+    """Tokenise videos, those of a group in step. Whatever is wrong with one ends in `Refused`; what is wrong with the
+    disk is raised.
 
     Args:
-        feeds: the videos, by their place among the sources.
+        groups: videos by their place among the sources; asked for when the network is free for the next.
         fitting: how many chunks of a shape fit into memory together.
+        batch: the largest group.
+        pack: packs chunks elsewhere.
     """
-    files = [UnfinishedFile(index, feed) for index, feed in feeds.items()]
-    sources = list(feeds.values())
+    files: list[UnfinishedFile] = []
+    ended: deque[UnfinishedFile] = deque()  # the last chunk is being packed, or its sums are on their way
+
+    def sources() -> Iterator[list[Feed]]:
+        for feeds in groups:
+            files.extend(UnfinishedFile(index, feed, pack) for index, feed in feeds.items())
+            yield list(feeds.values())
+
+    sums = LatentSums(files, together=batch if tokenizer.device.type == "cuda" else 1)
     try:
-        with tokenizer.watched_by(LatentSums(files)):
-            for number, chunk in encode_videos(
-                tokenizer, sources, config.encode, budget=config.budget, batch=len(files), limits=fitting
+        with tokenizer.watched_by(sums):
+            for number, chunk in encode_groups(
+                tokenizer, sources(), config.encode, budget=config.budget, batch=batch, limits=fitting
             ):
-                files[number].take(chunk)
-        return [file.finish() for file in files]
-    except BaseException:
-        for file in files:
-            file.file.close()
-        raise
+                if chunk is not None:
+                    files[number].take(chunk)
+                    continue
+                sums.flush()
+                files[number].feed.stop()
+                ended.append(files[number])
+                if done := finished(ended, most=2 * batch):
+                    yield done
+        yield finished(ended, most=0)
     finally:
-        for feed in sources:
-            feed.stop()
+        for file in files:
+            file.feed.stop()
+            if file.result is None:
+                file.abandon()
+
+
+def finished(ended: deque[UnfinishedFile], *, most: int) -> list[Encoded | Refused]:
+    """Those that are ready, from the first on; waits until no more than `most` are not."""
+    done: list[Encoded | Refused] = []
+    while ended and (ended[0].ready or len(ended) > most):
+        done.append(ended.popleft().finish())
+    return done
 
 
 class UnfinishedFile:
     """The token file of one video, until its shard is written."""
 
-    def __init__(self, index: int, feed: Feed) -> None:
+    def __init__(self, index: int, feed: Feed, pack: Pack | None = None) -> None:
         self.index, self.feed = index, feed
         self.file = cast(IO[bytes], tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, prefix="inlay-"))  # noqa: SIM115
-        self.moments = LatentMoments()
+        self.sums: list[ChunkSums] = []
         self.error: Exception | None = None
+        self.result: Encoded | Refused | None = None
+        self._pack = pack
         self._writer: TokenWriter | None = None
         self._info: VideoInfo | None = None
         self._frames = self._tokens = self._cells = 0
@@ -88,7 +126,9 @@ class UnfinishedFile:
                 raise chunk
             if self._writer is None:
                 self._info = chunk.info
-                self._writer = TokenWriter(cast(BinaryIO, self.file), info=chunk.info, recipe=chunk.recipe)
+                self._writer = TokenWriter(
+                    cast(BinaryIO, self.file), info=chunk.info, recipe=chunk.recipe, pack=self._pack
+                )
             self._writer.append(chunk)
             self._frames += chunk.info.frames
             self._tokens += len(chunk)
@@ -96,14 +136,27 @@ class UnfinishedFile:
         except Exception as error:
             self.error = error
 
+    @property
+    def ready(self) -> bool:
+        """Whether `finish` need not wait."""
+        return (self._writer is None or self._writer.ready) and all(chunk.transfer.ready for chunk in self.sums)
+
     def finish(self) -> Encoded | Refused:
+        """The video as it goes into its shard, once its last chunk is packed."""
         try:
             if self.error is not None:
                 raise self.error
-            return self._finished()
+            self.result = self._finished()
         except Exception as error:
-            self.file.close()
-            return Refused(index=self.index, reason=self._reason(error))
+            self.abandon()
+            self.result = Refused(index=self.index, reason=self._reason(error))
+        return self.result
+
+    def abandon(self) -> None:
+        """Stop without a file."""
+        if self._writer is not None:
+            self._writer.abandon()
+        self.file.close()
 
     def _finished(self) -> Encoded:
         if self._writer is None or self._info is None:
@@ -127,11 +180,12 @@ class UnfinishedFile:
             caption=self.feed.item.caption,
             damage=self.feed.damage,
         )
-        return Encoded(index=self.index, record=record, moments=self.moments, file=self.file)
+        moments, self.sums = sum((chunk.moments() for chunk in self.sums), LatentMoments()), []
+        return Encoded(index=self.index, record=record, moments=moments, file=self.file)
 
     def _reason(self, error: Exception) -> str:
-        """In one line, without the name that the list has beside it; a full disk is nobody's video, and is raised."""
-        if isinstance(error, OutputError):
+        """In one line, without the name that the list has beside it; what is nobody's video's fault is raised."""
+        if isinstance(error, OutputError | BrokenProcessPool):
             raise error
         for cause in (error, error.__cause__):
             if isinstance(cause, OSError):
@@ -142,16 +196,47 @@ class UnfinishedFile:
         return f"unexpected {type(error).__name__}: {text}"
 
 
-class LatentSums(Watch):
-    """Sums the latents of each video as they go by."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChunkSums:
+    """The sums of one chunk's latents, on their way from the device with those of others."""
 
-    def __init__(self, files: list[UnfinishedFile]) -> None:
-        self.files = files
+    transfer: Transfer
+    row: int
+    count: int  # cells
+
+    def moments(self) -> LatentMoments:
+        (sums_2BC,) = self.transfer.arrived()
+        sums, squares = sums_2BC[:, self.row].tolist()
+        return LatentMoments(count=self.count, sums=tuple(sums), squares=tuple(squares))
+
+
+class LatentSums(Watch):
+    """Sums the latents of each video as they go by; nothing here waits for a GPU.
+
+    Args:
+        together: chunks that are summed at once: a GPU takes as long for one as for a few.
+    """
+
+    def __init__(self, files: list[UnfinishedFile], *, together: int) -> None:
+        self.files, self.together = files, together
+        self._chunks: list[LatentChunk] = []
 
     def on_latents(self, chunk: LatentChunk) -> None:
-        z, axes = chunk.z_BCTHW.double(), (0, 2, 3, 4)  # float64, so that a mean over millions of cells is one
-        self.files[chunk.stream].moments += LatentMoments(
-            count=z[:, 0].numel(),
-            sums=tuple(z.sum(axes).tolist()),
-            squares=tuple(z.square().sum(axes).tolist()),
-        )
+        if self._chunks and self._chunks[0].z_BCTHW.shape != chunk.z_BCTHW.shape:
+            self.flush()
+        self._chunks.append(chunk)
+        if len(self._chunks) >= self.together:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sum those that wait for others."""
+        if not self._chunks:
+            return
+        z = torch.cat(
+            [chunk.z_BCTHW for chunk in self._chunks]
+        ).double()  # so that a mean over millions of cells is one
+        axes = (2, 3, 4)
+        transfer = Transfer(torch.stack([z.sum(axes), z.square().sum(axes)]))
+        for row, chunk in enumerate(self._chunks):
+            self.files[chunk.stream].sums.append(ChunkSums(transfer=transfer, row=row, count=z[row, 0].numel()))
+        self._chunks = []

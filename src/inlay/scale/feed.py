@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch, hash and decode one source in a thread of its own, ahead of the network."""
+"""Fetch, hash and decode one source in a thread of its own, ahead of the network; beside a GPU a process decodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +21,7 @@ from inlay.scale.config import TokenizeConfig
 from inlay.scale.lerobot import copy_span
 from inlay.scale.sources import SourceItem
 from inlay.scale.store import check_scratch, is_address, open_bytes
-from inlay.video import open_video
+from inlay.video import VideoReader, open_video
 from inlay.video.frames import Video
 
 PIECE_BYTES = 1 << 24  # of pixels; large frames come in fewer at a time
@@ -40,12 +40,42 @@ class Opened:
     height: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A video was read to its end."""
+
+    damage: str | None
+
+
+Found = Opened | Video | Ended  # one, some, one
+OpenVideo = Callable[..., VideoReader]
+Decode = Callable[[SourceItem, TokenizeConfig], Generator[Found]]
+
+
+def decode_item(item: SourceItem, config: TokenizeConfig, opens: OpenVideo = open_video) -> Generator[Found]:
+    """Fetch, hash and decode one source.
+
+    Args:
+        opens: what opens its media: `open_video`, or what takes and gives the same.
+    """
+    c = config
+    with (
+        fetched(item) as found,
+        opens(found.media, size=c.size, keep_going=c.keep_going, start=found.start, frames=found.frames) as reader,
+    ):
+        yield Opened(sha256=found.sha256, width=reader.width, height=reader.height)
+        frames = max(1, min(c.chunk_frames, PIECE_BYTES // (reader.width * reader.height * 3)))
+        yield from reader.chunks(frames)
+        yield Ended(damage=reader.damage and reader.damage.removeprefix(f"{reader.name}: "))
+
+
 class Feed:
     """One video on its way. Errors of reading come out where its pieces do."""
 
-    def __init__(self, item: SourceItem, config: TokenizeConfig) -> None:
+    def __init__(self, item: SourceItem, config: TokenizeConfig, decode: Decode = decode_item) -> None:
         self.item, self.config = item, config
         self.damage: str | None = None  # known once all pieces are out
+        self._decode = decode
         self._queue: queue.Queue[Opened | Video | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._stopped = threading.Event()
         self._opened: Opened | BaseException | None = None
@@ -86,21 +116,15 @@ class Feed:
             self._queue.get_nowait()
 
     def _run(self) -> None:
-        c = self.config
         try:
-            with (
-                fetched(self.item) as found,
-                open_video(
-                    found.media, size=c.size, keep_going=c.keep_going, start=found.start, frames=found.frames
-                ) as reader,
-            ):
-                self._put(Opened(sha256=found.sha256, width=reader.width, height=reader.height))
-                frames = max(1, min(c.chunk_frames, PIECE_BYTES // (reader.width * reader.height * 3)))
-                for piece in reader.chunks(frames):
-                    self._put(piece)
+            with closing(self._decode(self.item, self.config)) as parts:
+                for found in parts:
+                    if isinstance(found, Ended):
+                        self.damage = found.damage
+                    else:
+                        self._put(found)
                     if self._stopped.is_set():
                         return
-                self.damage = reader.damage and reader.damage.removeprefix(f"{reader.name}: ")
             self._put(None)
         except BaseException as error:
             self._put(error)

@@ -21,7 +21,7 @@ from inlay.scale.shards import ShardRecord
 from inlay.scale.sources import SourceItem, find_sources
 from inlay.scale.store import LOCK, Store, is_address, open_store
 from inlay.scale.worker import Task
-from inlay.scale.workers import Progress, local_engine, threads_for
+from inlay.scale.workers import Progress, helpers_for, local_engine, threads_for
 from inlay.tokenizer import Tokenizer, pick_device
 
 MakeShards = Callable[[Task, list[Shard], RunConfig, Progress], None]  # all of them, whatever dies on the way
@@ -166,6 +166,7 @@ def work(
             threads=plan.threads,
             batch=plan.batch,
             run=uuid.uuid4().hex,
+            helpers=helpers_for(plan.device, plan.threads),
         )
         make_shards(task, todo, run, count)
     return progress

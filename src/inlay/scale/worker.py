@@ -10,21 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from inlay.codec.calls import BatchLimits
 from inlay.scale.config import TokenizeConfig
 from inlay.scale.encode import Encoded, Refused, encode_feeds
-from inlay.scale.feed import Feed
+from inlay.scale.feed import Decode, Feed, OpenVideo, decode_item
+from inlay.scale.helpers import HelperDied, Helpers
 from inlay.scale.layout import JOB, LatentMoments, dump, shard_name, shard_record_name
 from inlay.scale.plan import Shard
 from inlay.scale.shards import WRITERS, ShardRecord
 from inlay.scale.store import Store, open_store
 from inlay.scale.workers import Progress
 from inlay.tokenizer import Tokenizer
+from inlay.video import open_video
 
 BATCH_PIXELS = 512 * 512  # of a frame, up to which a whole batch of them is encoded together
 ALONE = 3  # deaths after which a video is encoded by itself
@@ -41,6 +45,8 @@ class Task:
     threads: int
     batch: int
     run: str  # a name for this run of the job
+    helpers: int = 0  # processes beside each worker that pack tokens; with any, others decode. 0: all in the worker
+    opens: OpenVideo = open_video  # what opens videos, by a name that other processes can import
 
 
 class Attempts:
@@ -89,10 +95,20 @@ class Worker:
     def __init__(self, task: Task) -> None:
         import torch
 
+        helpers = None
+        if task.helpers:  # begun before the GPU is: they start while the network is loaded
+            pins = task.device.startswith("cuda")
+            helpers = Helpers(videos=2 * task.batch, packers=task.helpers, pins=pins, opens=task.opens)
         torch.set_num_threads(task.threads)
         self.task, self.config, self.store = task, task.config, open_store(task.out)
         self.tokenizer: Tokenizer = task.config.load(task.device)
         self.fitting: BatchLimits = {}
+        self.helpers = helpers
+
+    def close(self) -> None:
+        """End the processes that help."""
+        if self.helpers is not None:
+            self.helpers.close()
 
     def run(self, shard: Shard, progress: Progress = lambda done, refused: None) -> ShardRecord:
         """Make the shard, or find that it is there already."""
@@ -113,44 +129,27 @@ class Worker:
         return record
 
     def _encode(self, shard: Shard, attempts: Attempts, progress: Progress) -> list[Encoded | Refused]:
-        """Those in the network are open at once, and as many that are being decoded meanwhile."""
         results: list[Encoded | Refused] = []
-        waiting = deque(range(len(shard.items)))
-        window: dict[int, Feed] = {}  # place in the shard -> its feed, in order
-        most = self.task.batch if attempts.careful else 2 * self.task.batch
+        opened = OpenVideos(self, shard, attempts)
+        pack = None if self.helpers is None else self.helpers.pack
+        # after a death nothing of the next group is open before this one is done
+        rows: Iterable[Iterable[dict[int, Feed]]] = ([group] for group in opened) if attempts.careful else [opened]
         try:
-            while waiting or window:
-                while waiting and len(window) < most:
-                    place = waiting.popleft()
-                    if attempts.hopeless(place):
-                        results.append(Refused(index=shard.first + place, reason=attempts.reason(place)))
-                        progress(1, 1)
-                    else:
-                        window[place] = Feed(shard.items[place], self.config)
-                        attempts.begin(window)
-                if not window:
-                    break
-                feeds = {shard.first + place: window.pop(place) for place in self._group(window, attempts)}
-                done = encode_feeds(feeds, self.tokenizer, self.config, self.fitting)
-                results += done
-                attempts.begin(window)
-                progress(len(done), sum(isinstance(r, Refused) for r in done))
+            for groups in rows:
+                made = encode_feeds(groups, self.tokenizer, self.config, self.fitting, batch=self.task.batch, pack=pack)
+                with closing(made):
+                    for done in made:
+                        results += done
+                        opened.done(result.index for result in done)
+                        progress(len(done), sum(isinstance(r, Refused) for r in done))
+        except BrokenProcessPool as error:
+            raise HelperDied("a process that packed tokens died") from error
         finally:
-            for feed in window.values():
-                feed.stop()
+            opened.close()
+        for refused in opened.refused:
+            progress(1, 1)
+            results.append(refused)
         return sorted(results, key=lambda result: result.index)
-
-    def _group(self, window: dict[int, Feed], attempts: Attempts) -> list[int]:
-        """The first of the open videos, and those of its size: always the same ones, whatever opens first."""
-        places = list(window)
-        if self.task.batch == 1 or attempts.suspect(places[0]):
-            return places[:1]
-        sizes = {place: feed.size() for place, feed in window.items()}
-        first = sizes[places[0]]
-        if first is None:
-            return places[:1]
-        most = max(1, min(self.task.batch, self.task.batch * BATCH_PIXELS // (first[0] * first[1])))
-        return [place for place in places if sizes[place] == first and not attempts.suspect(place)][:most]
 
     def _write(self, shard: Shard, results: list[Encoded | Refused]) -> ShardRecord:
         made = [result for result in results if isinstance(result, Encoded)]
@@ -176,3 +175,61 @@ class Worker:
             refused=refused,
             moments=sum((video.moments for video in made), LatentMoments()),
         )
+
+
+class OpenVideos:
+    """The videos of a shard, opened in order: those in the network, and as many that are being decoded meanwhile."""
+
+    def __init__(self, worker: Worker, shard: Shard, attempts: Attempts) -> None:
+        self.shard, self.attempts, self.batch, self.config = shard, attempts, worker.task.batch, worker.config
+        helpers = worker.helpers
+        self.decode: Decode = helpers.decode if helpers else partial(decode_item, opens=worker.task.opens)
+        self.refused: list[Refused] = []
+        self._waiting = deque(range(len(shard.items)))
+        self._window: dict[int, Feed] = {}  # place in the shard -> its feed, in order
+        self._working: list[int] = []  # places in the network, or on their way out of it
+        self._most = self.batch if attempts.careful else 2 * self.batch
+
+    def __iter__(self) -> Iterator[dict[int, Feed]]:
+        """Groups that are encoded in step, by index among the sources."""
+        while self._waiting or self._window:
+            self._open()
+            if not self._window:
+                return
+            places = self._group()
+            self._working += places
+            yield {self.shard.first + place: self._window.pop(place) for place in places}
+
+    def done(self, indices: Iterable[int]) -> None:
+        """These are out of the network."""
+        gone = {index - self.shard.first for index in indices}
+        self._working = [place for place in self._working if place not in gone]
+        self._note()
+
+    def close(self) -> None:
+        for feed in self._window.values():
+            feed.stop()
+
+    def _open(self) -> None:
+        while self._waiting and len(self._window) < self._most:
+            place = self._waiting.popleft()
+            if self.attempts.hopeless(place):
+                self.refused.append(Refused(index=self.shard.first + place, reason=self.attempts.reason(place)))
+            else:
+                self._window[place] = Feed(self.shard.items[place], self.config, self.decode)
+                self._note()
+
+    def _note(self) -> None:
+        self.attempts.begin([*self._working, *self._window])
+
+    def _group(self) -> list[int]:
+        """The first of the open videos, and those of its size: always the same ones, whatever opens first."""
+        places = list(self._window)
+        if self.batch == 1 or self.attempts.suspect(places[0]):
+            return places[:1]
+        sizes = {place: feed.size() for place, feed in self._window.items()}
+        first = sizes[places[0]]
+        if first is None:
+            return places[:1]
+        most = max(1, min(self.batch, self.batch * BATCH_PIXELS // (first[0] * first[1])))
+        return [place for place in places if sizes[place] == first and not self.attempts.suspect(place)][:most]

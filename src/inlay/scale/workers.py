@@ -187,6 +187,8 @@ def work(task: bytes, pipe: Connection) -> None:
     try:
         from inlay.scale.worker import Worker
 
+        config: dict[str, bool] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+        config["daemon"] = False  # it may have helpers: they end by themselves when it does
         worker = Worker(pickle.loads(task))
         pipe.send(("ready",))
         while True:
@@ -243,6 +245,12 @@ def worker_count(run: RunConfig, device: str) -> int:
 def threads_for(run: RunConfig, device: str) -> int:
     """Of torch in each worker: as many as asked for, or together as many as there are cores."""
     return run.threads or max(1, cores() // worker_count(run, device))
+
+
+def helpers_for(device: str, threads: int) -> int:
+    """Processes that pack tokens beside a worker with a GPU: its share of the cores. Where the network runs on a core
+    too, or nothing can be forked, a worker does all itself."""
+    return threads if device.startswith("cuda") and sys.platform == "linux" else 0
 
 
 @contextlib.contextmanager

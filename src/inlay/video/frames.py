@@ -168,11 +168,15 @@ def join_videos(parts: Sequence[Video]) -> Video:
     """Join pieces of one video; those without times stand on the grid of the frame rate."""
     if len(parts) == 1:
         return parts[0]
-    seconds = None
-    if any(part.seconds is not None for part in parts):
-        firsts = accumulate(map(len, parts[:-1]), initial=0)
-        seconds = torch.cat([_seconds(part, first) for part, first in zip(parts, firsts, strict=True)])
-    return Video(frames=torch.cat([part.frames for part in parts]), fps=parts[0].fps, seconds=seconds)
+    return Video(frames=torch.cat([part.frames for part in parts]), fps=parts[0].fps, seconds=join_seconds(parts))
+
+
+def join_seconds(parts: Sequence[Video]) -> Tensor | None:
+    """[T] the times of pieces of one video; None where none has any."""
+    if all(part.seconds is None for part in parts):
+        return None
+    firsts = accumulate(map(len, parts[:-1]), initial=0)
+    return torch.cat([_seconds(part, first) for part, first in zip(parts, firsts, strict=True)])
 
 
 def _seconds(part: Video, first: int) -> Tensor:
