@@ -138,13 +138,13 @@ def test_a_shard_is_the_same_with_helpers(
     for name, count in (("alone", 0), ("helped", 2)):
         config = TokenizeConfig(**TINY | budget)
         out = tmp_path / name
-        out.mkdir()
+        (out / "job").mkdir(parents=True)
         worker = Worker(Task(out=str(out), config=config, device="cpu", threads=1, batch=2, run="run", helpers=count))
         try:
             record = worker.run(shard)
         finally:
             worker.close()
-        assert record.shard is not None and [row["path"] for row in record.refused] == [items[5].path]
+        assert record.shard is not None and items[5].path in [row["path"] for row in record.refused]
         made[name] = record, (out / record.shard).read_bytes()
     assert made["helped"] == made["alone"]
 
