@@ -20,7 +20,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.backbones.base import BackboneSpec, check_latents, check_pixels, spec_of
@@ -245,7 +244,7 @@ class Encoder(nn.Module):
         for level in self.down:
             y, T = level(y, T, memory)
         y = self.mid(y, T, memory)
-        return self.conv_out(F.silu(self.norm_out(y)), T, memory)
+        return self.conv_out(self.norm_out(y, silu=True), T, memory)
 
 
 class Decoder(nn.Module):
@@ -268,6 +267,6 @@ class Decoder(nn.Module):
         y = self.mid(self.conv_in(z, T, memory), T, memory)
         for level in reversed(self.up):
             y, T = level(y, T, memory)
-        y = self.conv_out(F.silu(self.norm_out(y)), T, memory)
+        y = self.conv_out(self.norm_out(y, silu=True), T, memory)
         x_BCTHW = self.unpatcher3d.join(y, T)
         return x_BCTHW[:, :, self.unpatcher3d.patch - 1 :] if memory.first else x_BCTHW

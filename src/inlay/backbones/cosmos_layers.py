@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from inlay.kernels import may_run
+
 State = list[Tensor]
 DENSE_CELLS = 4096  # attention over more places than this never holds its whole matrix
 
@@ -90,15 +92,21 @@ class FrameNorm(nn.Module):
     """Mean and variance over a whole frame, so nothing leaks along time.
 
     Compiled, the statistics are taken in the order of memory: torch's own decomposition walks channel by channel, which
-    with channels last fetches every line many times. Eager, torch's kernel is the better one, and the oracle.
+    with channels last fetches every line many times. Eager, a GPU has kernels for it. Torch's is the oracle of both.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(1, width, eps=1e-6)
 
-    def forward(self, y: Tensor) -> Tensor:
-        return self.in_memory_order(y) if torch.compiler.is_compiling() else self.norm(y)
+    def forward(self, y: Tensor, *, silu: bool = False) -> Tensor:
+        """The norm of each frame, and SiLU of it if asked for."""
+        if y.numel() > 0 and may_run("norms", tensors=(y, self.norm.weight, self.norm.bias)):
+            from inlay.kernels.norm_triton import frame_norm  # Triton is imported when it first runs
+
+            return frame_norm(y, self.norm.weight, self.norm.bias, self.norm.eps, silu=silu)
+        z = self.in_memory_order(y) if torch.compiler.is_compiling() else self.norm(y)
+        return F.silu(z) if silu else z
 
     def in_memory_order(self, y: Tensor) -> Tensor:
         x_NHWC = y.permute(0, 2, 3, 1).float()
@@ -129,8 +137,8 @@ class ResBlock(nn.Module):
         self.nin_shortcut = SpaceConv(width_in, width_out, 1) if width_in != width_out else None
 
     def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
-        h = self.conv1(F.silu(self.norm1(y)), T, memory)
-        h = self.conv2(F.silu(self.norm2(h)), T, memory)
+        h = self.conv1(self.norm1(y, silu=True), T, memory)
+        h = self.conv2(self.norm2(h, silu=True), T, memory)
         return (y if self.nin_shortcut is None else self.nin_shortcut(y)) + h
 
 
