@@ -30,11 +30,13 @@ def encode_file(
     *,
     force: bool = False,
     resume: bool = False,
+    live: bool = False,
 ) -> None:
     """Write the tokens of a video. What was done stays in `path.part` if this is interrupted.
 
     Args:
         resume: go on with the part that an interrupted run left, if this is the video it was begun with.
+        live: the video need never end: what has come is written at once.
     """
     left = find_part(path, resume=resume, force=force)
     begun = resume and part_of(path).exists()
@@ -42,20 +44,20 @@ def encode_file(
     done = list(_written(left)) if left is not None else []
     for tokens in done:
         encoder.parts.saw_tokens(tokens)
-    chunks = encoder.encode(trail.follow(pieces), done=done)
-    first = next(chunks, None)
-    if first is None:
-        raise VideoError(
-            f"the video ends before frame {left.frames if left else 0}, where {part_of(path)} left off; "
-            "is it the same video?"
-            if left
-            else "the video has no frames"
-        )
-    writer = TokenWriter(path, info=first.info, recipe=first.recipe, force=force, keep_part=True, resume=left)
-    with closing(trail), writer:
-        for tokens in chain([first], chunks):
-            trail.note(tokens.info.frames)
-            writer.append(tokens)
+    with closing(encoder.encode(trail.follow(pieces), done=done, live=live)) as chunks:  # closed before the video is
+        first = next(chunks, None)
+        if first is None:
+            raise VideoError(
+                f"the video ends before frame {left.frames if left else 0}, where {part_of(path)} left off; "
+                "is it the same video?"
+                if left
+                else "the video has no frames"
+            )
+        writer = TokenWriter(path, info=first.info, recipe=first.recipe, force=force, keep_part=True, resume=left)
+        with closing(trail), writer:
+            for tokens in chain([first], chunks):
+                trail.note(tokens.info.frames)
+                writer.append(tokens)
 
 
 def find_part(path: str | PathLike[str], *, resume: bool, force: bool) -> Unfinished | None:

@@ -98,6 +98,11 @@ class Transfer:
             PINNED.give(*tensors)
 
 
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor where the device can fetch it while it is at work; the tensor itself where there is no such place."""
+    return tensor.pin_memory() if device.type == "cuda" and not tensor.is_cuda else tensor
+
+
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device; from pinned memory it is copied while the device is at work."""
     if device.type != "cuda" or not tensor.is_pinned():

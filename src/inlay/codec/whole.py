@@ -6,8 +6,8 @@ Every way to a token file ends here: `Tokenizer.encode`, `inlay encode`, `inlay 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from inlay.codec.calls import BatchLimits
@@ -18,12 +18,15 @@ from inlay.codec.parts import Parts
 from inlay.codec.quality import mean_psnr
 from inlay.codec.sizes import SizedEncoders, SizedVideo, sizes_for
 from inlay.codec.solve import SolvedVideo
+from inlay.codec.transfer import pinned
 from inlay.container import as_stored
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
 from inlay.masking import Bucket, Budget
+from inlay.video.ahead import Ahead
 from inlay.video.frames import Video
 
+PIECES_AHEAD = 2  # that are read before the network asks for them
 Original = Callable[[], Iterable[Video]]  # reads the video once more, to compare with
 
 
@@ -65,17 +68,25 @@ class VideoEncoder:
 
     def encode(
         self, pieces: Iterable[Video], *, done: Sequence[Tokens] | None = None, live: bool = False
-    ) -> Iterator[Tokens]:
+    ) -> Generator[Tokens]:
         """The chunks of the video, given in any pieces.
 
         Args:
             done: chunks that an earlier run has made; the others follow.
-            live: hand out a chunk as soon as its frames are there, though a GPU then waits for the next ones.
+            live: hand out a chunk as soon as its frames are there, though a GPU then waits for the next ones. Else the
+                pieces are read ahead, in a thread of their own.
         """
+        if live:
+            yield from self._encode(pieces, done or (), live=True)
+            return
+        with Ahead(pinned_pieces(pieces, self.parts), most=PIECES_AHEAD) as ahead:
+            yield from self._encode(ahead, done or (), live=False)
+
+    def _encode(self, pieces: Iterable[Video], done: Sequence[Tokens], *, live: bool) -> Iterator[Tokens]:
         if self.budget.causal:
-            yield from self._as_it_goes(pieces, done or (), live=live)
+            yield from self._as_it_goes(pieces, done, live=live)
         else:
-            yield from self._in_two_passes(pieces, len(done or ()))
+            yield from self._in_two_passes(pieces, len(done))
 
     def _as_it_goes(self, pieces: Iterable[Video], done: Sequence[Tokens], *, live: bool) -> Iterator[Tokens]:
         encoder = Encoder(self.parts, self.config, budget=self.budget)
@@ -288,6 +299,12 @@ class Feeds:
             if number not in self._told:
                 self._told.add(number)
                 yield number, error
+
+
+def pinned_pieces(pieces: Iterable[Video], parts: Parts) -> Iterator[Video]:
+    """The same pieces, where the device can fetch them."""
+    for piece in pieces:
+        yield replace(piece, frames=pinned(piece.frames, parts.device))
 
 
 def without_first(pieces: Iterable[Video], frames: int) -> Iterator[Video]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import queue
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -22,6 +20,7 @@ from inlay.scale.lerobot import copy_span
 from inlay.scale.sources import SourceItem
 from inlay.scale.store import check_scratch, is_address, open_bytes
 from inlay.video import VideoReader, open_video
+from inlay.video.ahead import Ahead
 from inlay.video.frames import Video
 
 PIECE_BYTES = 1 << 24  # of pixels; large frames come in fewer at a time
@@ -73,21 +72,20 @@ class Feed:
     """One video on its way. Errors of reading come out where its pieces do."""
 
     def __init__(self, item: SourceItem, config: TokenizeConfig, decode: Decode = decode_item) -> None:
-        self.item, self.config = item, config
+        self.item = item
         self.damage: str | None = None  # known once all pieces are out
-        self._decode = decode
-        self._queue: queue.Queue[Opened | Video | BaseException | None] = queue.Queue(maxsize=AHEAD)
-        self._stopped = threading.Event()
+        self._found = Ahead(decode(item, config), most=AHEAD, name=f"feed {item.name}")
         self._opened: Opened | BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"feed {item.name}", daemon=True)
-        self._thread.start()
 
     def opened(self) -> Opened:
         """Waits until the video is open; raises what kept it from opening."""
         if self._opened is None:
-            first = self._queue.get()
-            assert isinstance(first, Opened | BaseException), "a feed begins by opening"
-            self._opened = first
+            try:
+                first = next(self._found)
+                assert isinstance(first, Opened), "a feed begins by opening"
+                self._opened = first
+            except BaseException as error:
+                self._opened = error
         if isinstance(self._opened, BaseException):
             raise self._opened
         return self._opened
@@ -102,40 +100,16 @@ class Feed:
 
     def __iter__(self) -> Iterator[Video]:
         self.opened()
-        while (piece := self._queue.get()) is not None:
-            if isinstance(piece, BaseException):
-                raise piece
-            assert isinstance(piece, Video)
-            yield piece
+        for found in self._found:
+            if isinstance(found, Ended):
+                self.damage = found.damage
+            else:
+                assert isinstance(found, Video), "a video opens once"
+                yield found
 
     def stop(self) -> None:
         """Read no further; harmless at the end."""
-        self._stopped.set()
-        self._thread.join()
-        while not self._queue.empty():
-            self._queue.get_nowait()
-
-    def _run(self) -> None:
-        try:
-            with closing(self._decode(self.item, self.config)) as parts:
-                for found in parts:
-                    if isinstance(found, Ended):
-                        self.damage = found.damage
-                    else:
-                        self._put(found)
-                    if self._stopped.is_set():
-                        return
-            self._put(None)
-        except BaseException as error:
-            self._put(error)
-
-    def _put(self, what: Opened | Video | BaseException | None) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(what, timeout=0.2)
-                return
-            except queue.Full:
-                continue
+        self._found.stop()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,7 +164,7 @@ def encode_video(
     with screen.progress("encoding", reader.frames) as advance, _part_noted(target, screen, piped=piped):
         pieces: Iterable[Video] = reader.chunks(encoder.config.chunk_frames)
         pieces = counted(with_times(pieces) if piped else pieces, advance)
-        encode_file(encoder, pieces, target, force=force, resume=resume)
+        encode_file(encoder, pieces, target, force=force, resume=resume, live=piped)
 
 
 @contextmanager
