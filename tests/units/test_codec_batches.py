@@ -256,7 +256,7 @@ def test_a_video_that_does_not_fit_even_alone_does_not_stop_the_others() -> None
 
 def test_calls_are_answered_each_by_its_own(tiny_tokenizer: Tokenizer) -> None:
     shapes = [(5, 32, 32, 3), (5, 32, 32, 4), (5, 32, 32, 3)]  # no frame has four colours
-    calls = [Call(frames_THWC=torch.zeros(shape, dtype=torch.uint8), carries=False) for shape in shapes]
+    calls = [Call(pieces=[torch.zeros(shape, dtype=torch.uint8)], carries=False) for shape in shapes]
     run_calls(tiny_tokenizer, calls, {}, most=8)
     assert [type(call.error) for call in calls] == [type(None), ShapeError, type(None)]
     assert calls[0].z_BCTHW is not None and calls[0].z_BCTHW.shape == (1, 16, 2, 4, 4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inlay.codec.transfer import PINNED, Spare, Transfer
+from inlay.codec.transfer import PINNED, Spare, Transfer, upload_rows
 
 
 def test_spare_memory_is_used_again_by_one_alone() -> None:
@@ -67,6 +67,35 @@ def test_what_is_on_the_cpu_is_not_taken_for_pinned_memory() -> None:
     with Transfer(tensor).lent() as (lent,):
         assert lent is tensor
     assert [t.data_ptr() for t in PINNED._tensors] == [t.data_ptr() for t in before]
+
+
+def rows_of(*lengths: int, count: int) -> list[list[Tensor]]:
+    """Rows of random pieces, of these lengths in a row of its own order each."""
+    g = torch.Generator().manual_seed(1)
+    orders = [lengths if n % 2 else lengths[::-1] for n in range(count)]
+    return [[torch.randint(0, 256, (n, 5, 4, 3), dtype=torch.uint8, generator=g) for n in order] for order in orders]
+
+
+@pytest.mark.parametrize("lengths", [(9,), (4, 5), (1, 1, 7)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_rows_are_joined_from_their_pieces(lengths: tuple[int, ...], count: int) -> None:
+    rows = rows_of(*lengths, count=count)
+    found = upload_rows(rows, torch.device("cpu"))
+    assert found.shape == (count, 9, 5, 4, 3) and found.equal(torch.stack([torch.cat(row) for row in rows]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", ["host", "pinned", "device"])
+def test_rows_come_to_a_gpu_from_anywhere_while_it_works(place: str) -> None:
+    device = torch.device("cuda")
+    put = {"host": lambda t: t, "pinned": Tensor.pin_memory, "device": Tensor.cuda}[place]
+    for _ in range(20):  # memory is used again
+        rows = rows_of(4, 5, 40, count=8)
+        busy = torch.randn(2048, 2048, device=device)
+        for _ in range(10):
+            busy = busy @ busy
+        found = upload_rows([[put(piece) for piece in row] for row in rows], device)
+        assert found.cpu().equal(torch.stack([torch.cat(row) for row in rows]))
 
 
 @pytest.mark.gpu

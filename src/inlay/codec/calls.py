@@ -17,6 +17,7 @@ from torch import Tensor
 from inlay.backbones import State
 from inlay.codec.cuts import Evidence
 from inlay.codec.parts import Carry, Parts
+from inlay.codec.transfer import upload_rows
 
 BatchLimits = dict[Hashable, int]  # shape of a call -> the largest batch that fits into memory, where not all did
 
@@ -48,11 +49,12 @@ class Row:
 class Call:
     """What one stream asks of the encoder, and what it got."""
 
-    frames_THWC: Tensor  # uint8, on the device
+    pieces: Sequence[Tensor]  # [T, H, W, 3] uint8 each, wherever they lie: together they are the chunk
     carries: bool  # the network's own state goes from chunk to chunk
     continued: bool = False  # frames that follow others: there is no first slot
     looks: bool = False  # for cuts
     before: Row | None = None  # state of the network and what was seen last
+    frames_THWC: Tensor | None = None  # on the device
     z_BCTHW: Tensor | None = None
     after: Row | None = None
     evidence: tuple[Evidence, int] | None = None  # and the row in it
@@ -61,7 +63,8 @@ class Call:
     @property
     def kind(self) -> Hashable:
         before = self.before and self.before.kind
-        return self.carries, self.continued, self.looks, tuple(self.frames_THWC.shape), before
+        shape = sum(len(piece) for piece in self.pieces), *self.pieces[0].shape[1:]
+        return self.carries, self.continued, self.looks, shape, before
 
 
 def run_calls(parts: Parts, calls: Sequence[Call], limits: BatchLimits, *, most: int) -> None:
@@ -102,12 +105,12 @@ def _attempt(parts: Parts, calls: list[Call]) -> Exception | None:
 
 def _run(parts: Parts, calls: list[Call]) -> None:
     first, n = calls[0], len(calls)
-    frames = first.frames_THWC[None] if n == 1 else torch.stack([call.frames_THWC for call in calls])
+    frames = upload_rows([call.pieces for call in calls], parts.device)
     before = join_rows([call.before for call in calls])
     z_BCTHW, after, numbers = parts.encode_frames(frames, first.continued, first.carries, first.looks, before)
     evidence = None if numbers is None else Evidence(numbers, z_BCTHW.shape[2])
     for row, (call, z) in enumerate(zip(calls, z_BCTHW.chunk(n), strict=True)):
-        call.z_BCTHW, call.after = z, Row(joint=after, index=row, count=n)
+        call.frames_THWC, call.z_BCTHW, call.after = frames[row], z, Row(joint=after, index=row, count=n)
         call.evidence = None if evidence is None else (evidence, row)
 
 

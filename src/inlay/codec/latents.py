@@ -115,9 +115,8 @@ class Stream:
     def take(self) -> Job:
         """The frames of the next chunk, and what to ask of the network."""
         pieces, tip = self._take(min(self._count, self._wanted())), self._tip
-        parts = [self.parts.upload(piece) for piece in pieces]
         call = Call(
-            frames_THWC=parts[0] if len(parts) == 1 else torch.cat(parts),
+            pieces=[piece.frames for piece in pieces],
             carries=self.config.mode == "stateful",
             continued=self._continues(tip),
             looks=self.config.cuts and tip.scene_frames is None,
@@ -181,6 +180,7 @@ class Stream:
 
     def _pooled(self, job: Job, z_BCTHW: Tensor) -> Tensor:
         t, h, w = z_BCTHW.shape[2:]
+        assert job.call.frames_THWC is not None, "the network has answered"
         x_BCTHW = self.parts.padded(job.call.frames_THWC[None], continued=job.call.continued)
         if not self._continues(job.before):
             return pixel_grid(x_BCTHW, (t, h, w))

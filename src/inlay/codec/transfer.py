@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
@@ -110,6 +110,27 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     stream = copy_stream(device, "up")
     with torch.cuda.stream(stream):
         found = tensor.to(device, non_blocking=True)
+    torch.cuda.current_stream().wait_stream(stream)
+    found.record_stream(torch.cuda.current_stream())
+    return found
+
+
+def upload_rows(rows: Sequence[Sequence[Tensor]], device: torch.device) -> Tensor:
+    """[B, T, ...] on the device: each row joined from its pieces, all rows of one length.
+
+    A GPU fetches every piece straight to its place, beside what it is at work on; it need not copy them once more.
+    """
+    first = rows[0][0]
+    if device.type != "cuda" or first.is_cuda:
+        joined = [row[0] if len(row) == 1 else torch.cat(list(row)) for row in rows]
+        return (joined[0][None] if len(joined) == 1 else torch.stack(joined)).to(device)
+    stream = copy_stream(device, "up")
+    with torch.cuda.stream(stream):
+        length = sum(len(piece) for piece in rows[0])
+        found = torch.empty(len(rows), length, *first.shape[1:], dtype=first.dtype, device=device)
+        for target, row in zip(found, rows, strict=True):
+            for place, piece in zip(target.split([len(piece) for piece in row]), row, strict=True):
+                place.copy_(piece, non_blocking=True)  # from memory that is not pinned it is waited for all the same
     torch.cuda.current_stream().wait_stream(stream)
     found.record_stream(torch.cuda.current_stream())
     return found
