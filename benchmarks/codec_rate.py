@@ -6,6 +6,10 @@
 Each row sets the codec beside the same networks alone in the same run: encode + mask on pixels that lie on the device,
 LIT + decode on latents that lie there. `clips`: clips of 33 frames, each on its own; `stream`: one video of 330 frames
 with carried state and scene cuts looked for, as `inlay encode` does it. At batch 8 eight of them go in step.
+
+The share of a row is that of one call: videos in, all tokens out, nothing before or after it. `steady` is the rate of
+videos one after the other, as a job has them (`encode_groups`): the first chunks of one are on the device before the
+last tokens of the one before it are out. With --profile each row of encode says what the device did meanwhile.
 """
 
 from __future__ import annotations
@@ -15,17 +19,19 @@ import json
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
 
-from inlay.codec import Decoder, EncodeConfig, Encoder
+from inlay.codec import Decoder, EncodeConfig, Encoder, encode_groups
 from inlay.container.tokens import Tokens
-from inlay.masking import scan
+from inlay.masking import Budget, scan
 from inlay.origin import commit
 from inlay.research.bench.config import BenchConfig
 from inlay.research.bench.run import load
@@ -35,6 +41,7 @@ from inlay.video.frames import Video
 from inlay.video.synthetic import demo_clip
 
 CLIP, STREAM = 33, 330
+STEADY = 6  # videos one after the other
 MODELS = {"mini": "mini-random", "cosmos": "cosmos-360p-random", "tiny": "mini-untrained"}
 
 
@@ -49,7 +56,8 @@ def main() -> None:
         for batch in args.batches:
             for kind in ("clips", "stream"):
                 rows += [{"model": model, **row} for row in measure(tokenizer, video, kind, batch, tau, args)]
-                sys.stdout.write(f"{time.monotonic() - began:6.1f} s {rows[-2]}\n{rows[-1]}\n")
+                shown = [{name: value for name, value in row.items() if name != "device"} for row in rows[-2:]]
+                sys.stdout.write(f"{time.monotonic() - began:6.1f} s " + "\n".join(map(str, shown)) + "\n")
                 sys.stdout.flush()
                 args.out.write_text(json.dumps(record(args, rows), indent=1) + "\n")
 
@@ -80,10 +88,59 @@ def measure(
 
     alone = Alone(tokenizer, video, [len(chunk[0].mask) for chunk in chunks], kind, batch, tau)
     clips = batch * len(video) / CLIP
-    return [
-        row(kind, batch, "encode", spent(alone.encode, args) / clips, spent(encode, args) / clips),
-        row(kind, batch, "decode", spent(alone.decode, args) / clips, spent(decode, args) / clips),
-    ]
+    rows = [row(kind, batch, "encode", spent(alone.encode, args) / clips, spent(encode, args) / clips)]
+
+    def encode_many() -> None:
+        groups = ([[video] for video in videos] for _ in range(STEADY))
+        for _, found in encode_groups(tokenizer, groups, config, budget=Budget(tau=tau), batch=batch):
+            if isinstance(found, Exception):
+                raise found
+
+    def alone_many() -> None:
+        for _ in range(STEADY):
+            alone.encode()
+
+    networks, codec = (spent(call, args) / clips / STEADY for call in (alone_many, encode_many))
+    rows[0] |= {"steady_networks_ms": round(1000 * networks, 4), "steady_codec_ms": round(1000 * codec, 4)}
+    rows[0] |= {"steady_share": round(networks / codec, 4)}
+    if args.profile:
+        rows[0] |= {"device": {"networks": busy(alone_many, clips), "codec": busy(encode_many, clips)}}
+    if "decode" in args.ways:
+        rows.append(row(kind, batch, "decode", spent(alone.decode, args) / clips, spent(decode, args) / clips))
+    return rows
+
+
+def busy(call: Callable[[], object], clips: float) -> dict[str, object]:
+    """What the device did in a call, in milliseconds a clip: all of it, the time that anything ran, and the longest."""
+    kind = torch.profiler.ProfilerActivity.CUDA if torch.cuda.is_available() else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[kind]) as profile:
+        start = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        wall = time.perf_counter() - start
+    events = [e for e in profile.events() if not torch.cuda.is_available() or e.device_type == DeviceType.CUDA]
+    spans = sorted((e.time_range.start, e.time_range.end) for e in events)
+    kernels = [e for e in events if not e.name.startswith("Memcpy")]
+    names: Counter[str] = Counter()
+    for event in events:
+        names[event.name[:90]] += event.time_range.elapsed_us()
+    scale = 1 / 1000 / clips / STEADY
+    return {
+        "wall_ms": round(1000 * wall / clips / STEADY, 4),
+        "busy_ms": round(covered(spans) * scale, 4),
+        "kernels_busy_ms": round(covered(sorted((e.time_range.start, e.time_range.end) for e in kernels)) * scale, 4),
+        "longest_ms": [[name, round(us * scale, 5)] for name, us in names.most_common(25)],
+    }
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Microseconds in which at least one of the spans, sorted by their beginnings, goes on."""
+    total, until = 0.0, float("-inf")
+    for begin, end in spans:
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
 
 
 class Alone:
@@ -189,6 +246,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--frames-on", choices=["pinned", "device", "host"], default="pinned")
     parser.add_argument("--side", type=int, default=256)
     parser.add_argument("--keep", type=float, default=0.35)
+    parser.add_argument("--ways", nargs="+", choices=["encode", "decode"], default=["encode", "decode"])
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--repeats", type=int, default=4)
     return parser.parse_args()
 
