@@ -68,6 +68,7 @@ class MakeResult:
     clips_before: int
     bytes: int
     seconds: float
+    note: str | None  # what the trainer would stumble over
 
     def record(self) -> dict[str, Any]:
         return vars(self) | {"refused": list(self.refused)}
@@ -124,7 +125,7 @@ def make_cache(
         source=source, out=out, format=form.name, backbone=tokenizer.spec.name,
         clips=sum(len(line["names"]) for line in made.values()), files=len(made), refused=tuple(refused),
         clips_before=before, bytes=sum((root / line["path"]).stat().st_size for line in made.values()),
-        seconds=time.perf_counter() - start,
+        seconds=time.perf_counter() - start, note=form.stranger(tokenizer.spec.name, tokenizer.spec.channels),
     )  # fmt: skip
 
 
