@@ -187,9 +187,7 @@ def test_the_table_is_true_of_the_published_shapes() -> None:
 def test_a_model_under_the_name_of_another_is_refused(named: tuple[str, Path]) -> None:
     name, folder = named
     other = {"wan-2.1": "wan-2.2", "wan-2.2": "wan-2.1"}[name]
-    with pytest.raises(
-        UsageError, match=rf"holds a model with strides .* channels, and {other} has .*; name the model"
-    ):
+    with pytest.raises(UsageError, match=rf"holds a model with strides .* channels, and {other} has"):
         load_backbone(other, weights=folder)
 
 
