@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time Wan's autoencoders with random weights at their published sizes; writes one JSON object.
 
-    python benchmarks/bench_wan.py --out benchmarks/wan_h200.json
+    python benchmarks/bench_wan.py --out benchmarks/wan_h200.json [--seconds 110]
 
 Measured in one run, in bfloat16 on clips of 33x256x256, encode and decode apart: diffusers' own calls, eager (the form
 that trainers run); ours, eager; ours with weights channels-last; ours replayed from CUDA graphs; ours compiled. Times
 are medians of whole calls after a warm-up, divided by the clips of a batch. Before it is timed each form is held
-against diffusers' numbers; one that fails is recorded with its error. `--device cpu --tiny` only shows that it runs.
+against diffusers' numbers; one that fails is recorded with its error. Only the first batch is compiled. After
+`--seconds` nothing more is begun, and the file is written after each form. `--device cpu --tiny` only shows that it
+runs.
 """
 
 from __future__ import annotations
@@ -14,8 +16,13 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import platform
+import shlex
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +42,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 TINY = {"base_dim": 4, "decoder_base_dim": 4, "num_res_blocks": 1}
+COMPILED = "ours_compiled"
 Form = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
 
@@ -82,45 +90,61 @@ FORMS: dict[str, Callable[[Wan], Form]] = {
     "ours_eager": lambda network: (network.encode, network.decode),
     "ours_channels_last": channels_last,
     "ours_replayed": lambda network: (Replay(network.encode), Replay(network.decode)),
-    "ours_compiled": compiled,
+    COMPILED: compiled,
 }
 
 
-def measure_form(form: Form, x: Tensor, z: Tensor, pixels: Tensor, a: argparse.Namespace) -> dict[str, float]:
+def measure_form(form: Form, sample: Sample, a: argparse.Namespace) -> dict[str, float]:
     """Milliseconds a clip, the peak of memory, and how far the numbers are from those of diffusers."""
-    encode, decode = form
+    (encode, decode), x, z, pixels = form, sample.x, sample.z, sample.pixels
     found = {
         "encode_difference": float((encode(x) - z).norm() / z.norm()),
         "decode_difference": float((decode(z).clamp(-1, 1) - pixels).norm() / pixels.norm()),
     }
     for name, call in (("encode", lambda: encode(x)), ("decode", lambda: decode(z))):
-        time = timed(call, torch.device(a.device), repeats=a.repeats, warmup=a.warmup)
-        found[f"{name}_ms"] = time["ms"] / len(x)
+        spent = timed(call, torch.device(a.device), repeats=a.repeats, warmup=a.warmup)
+        found[f"{name}_ms"] = spent["ms"] / len(x)
         if a.device == "cuda":
             found[f"{name}_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     return found
 
 
-@torch.inference_mode()
-def measure(name: str, a: argparse.Namespace) -> dict[str, Any]:
-    network = made(name, a)
-    rows: dict[str, Any] = {"parameters": network.spec.parameters}
-    for batch in a.batches:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sample:
+    """A batch, and what diffusers makes of it."""
+
+    x: Tensor
+    z: Tensor
+    pixels: Tensor
+
+    @staticmethod
+    @torch.inference_mode()
+    def of(network: Wan, batch: int, a: argparse.Namespace) -> Sample:
         torch.manual_seed(1)
         x = torch.rand(batch, 3, a.frames, a.side, a.side, device=a.device).mul_(2).sub_(1).to(torch.bfloat16)
         encode, decode = theirs(network)
         z = encode(x)
-        pixels = decode(z)
-        for form in a.forms:
-            try:
-                row: Any = measure_form(FORMS[form](network), x, z, pixels, a)
-            except Exception as error:  # the other forms are worth their numbers all the same
-                row = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-            rows[f"{form}_batch{batch}"] = row
-            print(name, batch, form, row, flush=True)
-            if a.device == "cuda":
-                torch.cuda.empty_cache()
-    return rows
+        return Sample(x=x, z=z, pixels=decode(z))
+
+
+@torch.inference_mode()
+def measure(network: Wan, form: str, sample: Sample, a: argparse.Namespace) -> dict[str, Any]:
+    begin = time.perf_counter()
+    try:
+        row: dict[str, Any] = measure_form(FORMS[form](network), sample, a)
+    except Exception as error:  # the other forms are worth their numbers all the same
+        row = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    if a.device == "cuda":
+        torch.cuda.empty_cache()
+    return row | {"seconds_in_all": round(time.perf_counter() - begin, 1)}
+
+
+def plan(a: argparse.Namespace) -> list[tuple[int, str, str]]:
+    """(batch, model, form), best first: the first batch, one model compiled, then larger batches, then the rest."""
+    plain = [(batch, name, form) for batch in a.batches for name in a.models for form in a.forms if form != COMPILED]
+    slow = [(a.batches[0], name, COMPILED) for name in a.models if COMPILED in a.forms]
+    first = [job for job in plain if job[0] == a.batches[0]]
+    return [*first, *slow[:1], *plain[len(first) :], *slow[1:]]
 
 
 def main() -> None:
@@ -133,21 +157,38 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=4)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after so many no form is begun")
     parser.add_argument("--tiny", action="store_true", help="a hundredth of the network, to see that all is in place")
     parser.add_argument("--out", type=Path, default=None)
-    a = parser.parse_args()
+    words = sys.argv[1:]
+    a = parser.parse_args(words)
     if a.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("this measures a GPU, and there is none")
     torch.backends.cudnn.benchmark = True
     device = torch.cuda.get_device_name() if a.device == "cuda" else platform.processor()
-    record = {
+    told = ["FILE" if word == str(a.out) else word for word in words]
+    record: dict[str, Any] = {
+        "command": shlex.join(["python", "benchmarks/bench_wan.py", *told]),
         "device": device, "torch": torch.__version__, "diffusers": diffusers.__version__, "dtype": "bfloat16",
-        "frames": a.frames, "side": a.side, "tiny": a.tiny, "models": {name: measure(name, a) for name in a.models},
+        "frames": a.frames, "side": a.side, "tiny": a.tiny, "models": {}, "left_out": [],
     }  # fmt: skip
-    text = json.dumps(record, indent=1)
-    if a.out:
-        a.out.write_text(text + "\n")
-    print(text)
+    begin, networks, samples = time.perf_counter(), {}, {}
+    for batch, name, form in plan(a):
+        if time.perf_counter() - begin > a.seconds:
+            record["left_out"].append(f"{name} {form} batch {batch}")
+            continue
+        if name not in networks:
+            networks[name] = made(name, a)
+            record["models"][name] = {"parameters": networks[name].spec.parameters}
+        if (name, batch) not in samples:
+            samples[name, batch] = Sample.of(networks[name], batch, a)
+        row = measure(networks[name], form, samples[name, batch], a)
+        record["models"][name][f"{form}_batch{batch}"] = row
+        print(name, batch, form, row, flush=True)
+        if a.out:  # after every form, so that a run cut short leaves what it found
+            a.out.write_text(json.dumps(record, indent=1) + "\n")
+    if not a.out:
+        print(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def some(items: Sequence[T], most: int | None) -> Sequence[T]:
     """At most so many, from all over the list."""
-    return items[:: max(1, len(items) // most)][:most] if most else items
+    return [items[i * len(items) // most] for i in range(most)] if most and most < len(items) else items
 
 
 def clips_of(videos: Sequence[tuple[str, Path]], args: argparse.Namespace) -> Iterator[tuple[str, Video]]:

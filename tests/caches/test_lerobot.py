@@ -129,7 +129,13 @@ def test_caches_are_made_of_episodes(robot_set: Path, tmp_path: Path) -> None:
     assert main([*words, "--frames", "9", "-q"]) == 0
     found = sorted(p.relative_to(tmp_path / "out/.precomputed/latents").as_posix() for p in tmp_path.rglob("*.pt"))
     assert found == sorted(f"{source}.pt" for source in SOURCES)
-    assert main(["cache", "make", str(robot_set), str(tmp_path / "flat"), "--format", "musubi-wan"]) == 2
+
+
+def test_a_format_without_folders_names_camera_and_episode(robot_set: Path, tmp_path: Path) -> None:
+    words = ["cache", "make", str(robot_set), str(tmp_path / "out"), "--format", "musubi-wan", "--size", "64x48", "-q"]
+    assert main([*words, "--backbone", "mini-untrained", "--frames", "9"]) == 0
+    found = sorted(p.name for p in (tmp_path / "out").glob("*.safetensors"))
+    assert found == sorted(f"{source.replace('/', '_')}_00000-009_0064x0048_wan.safetensors" for source in SOURCES)
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

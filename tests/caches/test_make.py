@@ -150,6 +150,19 @@ def test_bad_videos_are_named(videos: Path, capsys) -> None:
     assert main([*words[:4], "--format", "diffsynth", "--text", str(videos.parent)]) == 2  # OUT has another format
 
 
+def test_latents_that_the_trainer_would_not_take_are_pointed_out(videos: Path, wan: Path, capsys) -> None:
+    """Any backbone may write any cache; who asks for a misfit learns of it before the work begins."""
+    words = ["cache", "make", str(videos), str(videos.parent / "out"), "--frames", "9", "--json", "--backbone"]
+    assert main([*words, str(wan), "--format", "ltx"]) == 0
+    found = capsys.readouterr()
+    assert "have 16 channels, and this trainer's models take others (ltx 128)" in found.err
+    assert json.loads(found.out)["note"] in found.err
+    words[3] += "2"
+    assert main([*words, str(wan), "--format", "musubi-wan"]) == 0
+    found = capsys.readouterr()
+    assert not found.err and json.loads(found.out)["note"] is None
+
+
 def test_videos_without_text_are_refused_where_text_is_needed(videos: Path, capsys) -> None:
     (videos.parent / "text/clip_0.npy").unlink()
     words = ["cache", "make", str(videos), str(videos.parent / "out"), "--format", "diffsynth", "--json"]

@@ -7,6 +7,7 @@ import csv
 import errno
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -314,12 +315,53 @@ def test_latents_of_another_model(tmp_path: Path, capsys) -> None:
     assert "and the others are of" in found[files[0].relative_to(tmp_path / "cache").as_posix()]
 
 
-def test_nan_is_refused(tmp_path: Path, capsys) -> None:
-    files = genuine.simpletuner(tmp_path / "cache", 40)
-    bad = next(f for n, f in enumerate(files) if n % 2)  # calibration looks at every second one
-    torch.save(torch.full((16, 5, 8, 12), torch.nan).bfloat16(), bad)
-    run("pack", str(tmp_path / "cache"), str(tmp_path / "packed"), capsys=capsys)
-    assert "NaN" in quarantine(tmp_path / "packed")[bad.relative_to(tmp_path / "cache").as_posix()]
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize(("number", "reason"), [(torch.nan, "NaN"), (torch.inf, "infinite"), (1e30, None)])
+def test_bad_numbers_do_not_spoil_the_others(tmp_path: Path, place: int, number: float, reason, capsys) -> None:
+    """Calibration passes over such a clip, wherever it lies, so that the others are packed as without it."""
+    files = genuine.simpletuner(tmp_path / "cache", 3)
+    alone = tmp_path / "alone"
+    shutil.copytree(tmp_path / "cache", alone)
+    (alone / files[place].relative_to(tmp_path / "cache")).unlink()
+    torch.save(torch.full((16, 5, 8, 12), number).bfloat16(), files[place])
+    made = run("pack", str(tmp_path / "cache"), str(tmp_path / "packed"), capsys=capsys)
+    assert made["tau"] == run("pack", str(alone), str(tmp_path / "wanted"), capsys=capsys)["tau"]
+    found = quarantine(tmp_path / "packed").get(files[place].relative_to(tmp_path / "cache").as_posix())
+    assert found is None if reason is None else reason in str(found)
+
+
+def test_a_cache_of_bad_numbers_alone_is_refused(tmp_path: Path, capsys) -> None:
+    for path in genuine.simpletuner(tmp_path / "cache", 3):
+        torch.save(torch.full((16, 5, 8, 12), torch.nan).bfloat16(), path)
+    assert main(["cache", "pack", str(tmp_path / "cache"), str(tmp_path / "packed")]) == 4
+    assert "finite numbers; make the cache again" in capsys.readouterr().err
+
+
+def test_tables_that_are_not_compressed(tmp_path: Path, capsys) -> None:
+    import pyarrow.parquet as pq
+
+    for path in (files := genuine.fastvideo(tmp_path / "cache")):
+        pq.write_table(pq.read_table(path), path, compression="none")
+    made = run("pack", str(tmp_path / "cache"), str(tmp_path / "packed"), "--verify", capsys=capsys)
+    assert made["quarantined"] == 0 and made["verified"]["ok"]
+    run("unpack", str(tmp_path / "packed"), str(tmp_path / "back"), capsys=capsys)
+    back = pq.ParquetFile(tmp_path / "back" / files[0].relative_to(tmp_path / "cache")).metadata.row_group(0).column(0)
+    assert back.compression == "UNCOMPRESSED"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_flipped_bytes_end_in_a_sentence(cache, tmp_path: Path, seed: int, capsys) -> None:
+    """Whatever is damaged, the other files are packed; exit codes are those of errors that are understood."""
+    _, root, files = cache
+    rng = random.Random(seed)
+    data = bytearray(files[0].read_bytes())
+    head_or_tail = range(min(600, len(data))) if seed % 2 else range(max(0, len(data) - 600), len(data))
+    for place in rng.choices(head_or_tail, k=5):
+        data[place] ^= rng.randrange(1, 256)
+    files[0].write_bytes(data)
+    code = main(["cache", "pack", str(root), str(tmp_path / "packed"), "--verify"])
+    said = capsys.readouterr().err
+    assert "unexpected" not in said and code == (4 if len(files) == 1 and said else 0), said
 
 
 def test_pickles_are_not_run(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from inlay.backbones import BACKBONES, load_backbone, resolve
 from inlay.backbones.diffusers import KINDS
 from inlay.cli.main import main
 from inlay.codec.calls import join_states, shape_of, split_state
+from inlay.errors import UsageError
 from inlay.kernels import compile_halves
 from inlay.kernels.rule import PATHS
 from inlay.tokenizer import Tokenizer
@@ -181,6 +182,13 @@ def test_the_table_is_true_of_the_published_shapes() -> None:
         assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(entry.million, abs=0.05)
     assert resolve("Wan-AI/Wan2.2-TI2V-5B-Diffusers") == "wan-2.2"
     assert resolve("Wan-AI/Wan2.2-T2V-A14B-Diffusers") == "wan-2.1"  # the large ones kept the first autoencoder
+
+
+def test_a_model_under_the_name_of_another_is_refused(named: tuple[str, Path]) -> None:
+    name, folder = named
+    other = {"wan-2.1": "wan-2.2", "wan-2.2": "wan-2.1"}[name]
+    with pytest.raises(UsageError, match=rf"holds a model with strides .* channels, and {other} has"):
+        load_backbone(other, weights=folder)
 
 
 def test_every_command_from_calibration_to_a_trained_fill(

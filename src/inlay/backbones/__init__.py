@@ -13,7 +13,7 @@ from inlay.backbones.diffusers import class_name, load_diffusers
 from inlay.backbones.mini import WEIGHTS, Mini, MiniConfig, load_mini, tiny
 from inlay.backbones.own import is_own, load_own
 from inlay.backbones.table import ALIASES, BACKBONES, Entry
-from inlay.errors import MissingError, pick
+from inlay.errors import MissingError, UsageError, pick
 
 __all__ = [
     "BACKBONES",
@@ -67,7 +67,16 @@ def _load(name: str, weights: Path | None, *, trust: bool) -> Backbone:
     entry = pick("backbone", name, BACKBONES)
     if weights is None and entry.source is not None:
         return entry.load(hub.fetch(entry.source), name=name, trust=True)  # the official repository
-    return entry.load(weights, name=name, trust=trust)
+    loaded = entry.load(weights, name=name, trust=trust)
+    found, wanted = _shape(loaded.spec), (entry.strides[0], entry.strides[2], entry.channels)
+    if found[:2] != wanted[:2] or (found != wanted and not entry.other_channels):
+        given, known = (f"strides {t}x{s}x{s} and {c} channels" for t, s, c in (found, wanted))
+        raise UsageError(f"{weights} holds a model with {given}, and {name} has {known}; name the model it is of")
+    return loaded
+
+
+def _shape(spec: BackboneSpec) -> tuple[int, int, int]:
+    return spec.time_stride, spec.space_stride, spec.channels
 
 
 def resolve(name: str) -> str:

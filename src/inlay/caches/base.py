@@ -171,6 +171,17 @@ class CacheFormat(ABC):
             raise CacheError(f"has latents of {channels} channels, and {self.name} caches have others ({known})")
         return found
 
+    def stranger(self, backbone: str, channels: int) -> str | None:
+        """What is to be said where none of this trainer's models takes latents of so many channels."""
+        known = {name: MODELS[name].channels for name in self.models}
+        if channels in known.values():
+            return None
+        listed = ", ".join(f"{name} {count}" for name, count in known.items())
+        return (
+            f"latents of {backbone} have {channels} channels, and this trainer's models take others ({listed}): "
+            "only a model of your own can learn from this cache, and inlay cache pack refuses it"
+        )
+
     def left_out(self, relative: Path) -> bool:
         """Files that must not be carried along: lists of absolute paths, which the trainer makes again."""
         return False

@@ -14,13 +14,16 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 import inlay
 from inlay.caches.holes import CacheError
-from inlay.caches.latents import MOST_CALIBRATED, LatentStatistics, statistics_of
+from inlay.caches.latents import MOST_CALIBRATED, LatentStatistics, all_finite, statistics_of
 from inlay.caches.layout import CACHE, FILES, OTHERS, PLAN, CacheRecord, CacheShard, Loss
 from inlay.caches.listing import CacheItem, CacheListing, check_apart, list_cache
 from inlay.caches.shards import FileShard, PackTask, load_shard, make_shard
@@ -144,7 +147,7 @@ class PackResult:
 
 
 def megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
 
 
 Watcher = Callable[[int, int, int], None]  # files done, files in all, bytes done
@@ -226,13 +229,23 @@ def agreed_record(store: Store, listing: CacheListing) -> CacheRecord:
     return record
 
 
-def sample_latents(listing: CacheListing) -> Iterator[Any]:
-    """Clips from all over the cache."""
+def sample_latents(listing: CacheListing) -> Iterator[Tensor]:
+    """Clips from all over the cache; in the place of one that cannot be used another one is taken."""
     good = listing.good
     step = max(1, len(good) // MOST_CALIBRATED)
-    for item in good[::step][:MOST_CALIBRATED]:
-        file = listing.format.open(listing.root / item.path)
-        yield file.latents(len(file.facts) // 2)
+    first = range(0, len(good), step)[:MOST_CALIBRATED]
+    found = 0
+    for place in chain(first, (place for place in range(len(good)) if place not in first)):
+        if found == len(first):
+            return
+        try:
+            file = listing.format.open(listing.root / good[place].path)
+            z_CTHW = file.latents(len(file.facts) // 2)
+        except (CacheError, OSError):
+            continue  # it is refused, with the reason, when its turn comes
+        if all_finite(z_CTHW):
+            found += 1
+            yield z_CTHW
 
 
 def shards_of(listing: CacheListing, config: PackConfig) -> list[FileShard]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +24,7 @@ from inlay.errors import require
 from inlay.files import atomic
 
 BYTES, SHAPE, DTYPE = "vae_latent_bytes", "vae_latent_shape", "vae_latent_dtype"
+PLAIN = "UNCOMPRESSED"  # pyarrow writes under another name what it reads under this one
 FILE_LIST = "map_style_cache"  # absolute paths; the trainer makes it again
 TENSORS = ("vae_latent", "text_embedding")
 COLUMNS = {  # of a text-to-video table -> type
@@ -84,19 +86,29 @@ def row_of(clip: NewClip) -> dict[str, Any]:
 
 
 def _names(path: Path) -> list[str]:
-    parquet, arrow = require("pyarrow.parquet", extra="scale"), require("pyarrow", extra="scale")
     try:
-        return list(parquet.read_schema(path).names)
-    except (arrow.ArrowException, OSError):
-        return [BYTES]  # broken, and said so when it is opened
+        with explained():
+            return list(require("pyarrow.parquet", extra="scale").read_schema(path).names)
+    except CacheError:
+        return [BYTES]  # said again when it is opened
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Whatever pyarrow says of a table that is not whole."""
+    arrow = require("pyarrow", extra="scale")
+    try:
+        yield
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise CacheError("is not a whole Parquet file: it was cut short, or is still being written") from error
 
 
 class TableFile(CacheFile):
     """An open table."""
 
     def __init__(self, path: Path) -> None:
-        parquet, self.arrow = require("pyarrow.parquet", extra="scale"), require("pyarrow", extra="scale")
-        try:
+        parquet = require("pyarrow.parquet", extra="scale")
+        with explained():
             self.file = parquet.ParquetFile(path)
             names = self.file.schema_arrow.names
             lacking = [name for name in (BYTES, SHAPE, DTYPE) if name not in names]
@@ -104,8 +116,6 @@ class TableFile(CacheFile):
                 raise CacheError(f"is no FastVideo table: it has no column {lacking[0]!r}")
             wanted = [name for name in (SHAPE, DTYPE, "fps", "caption") if name in names]
             rows = self.file.read(columns=wanted).to_pylist()
-        except (self.arrow.ArrowException, OSError) as error:
-            raise CacheError("is not a whole Parquet file: it was cut short, or is still being written") from error
         self.facts = tuple(_facts(number, row) for number, row in enumerate(rows))
         groups = [self.file.metadata.row_group(g).num_rows for g in range(self.file.num_row_groups)]
         self.starts = [sum(groups[:g]) for g in range(len(groups) + 1)]
@@ -114,7 +124,8 @@ class TableFile(CacheFile):
     def latents(self, row: int) -> Tensor:
         group = next(g for g in range(len(self.starts) - 1) if row < self.starts[g + 1])
         if self._group is None or self._group[0] != group:
-            self._group = group, self.file.read_row_group(group, columns=[BYTES]).column(0)
+            with explained():
+                self._group = group, self.file.read_row_group(group, columns=[BYTES]).column(0)
         data = self._group[1][row - self.starts[group]].as_py() or b""
         shape = self.facts[row].shape
         if len(data) != 4 * math.prod(shape):
@@ -127,10 +138,11 @@ class TableFile(CacheFile):
         schema = self.file.schema_arrow
         place = schema.get_field_index(BYTES)
         metadata = self.file.metadata
-        codec = metadata.row_group(0).column(0).compression if metadata.num_row_groups else "NONE"
+        stored = metadata.row_group(0).column(0).compression if metadata.num_row_groups else PLAIN
+        codec = "NONE" if stored == PLAIN else stored
         others = [name for name in schema.names if name != BYTES]
         buffer = io.BytesIO()
-        with parquet.ParquetWriter(buffer, schema.remove(place), compression=codec) as writer:
+        with explained(), parquet.ParquetWriter(buffer, schema.remove(place), compression=codec) as writer:
             for group in range(self.file.num_row_groups):
                 writer.write_table(self.file.read_row_group(group, columns=others))
         kind = str(schema.field(place).type)

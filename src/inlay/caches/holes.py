@@ -95,13 +95,15 @@ def safetensors_hole(data: bytes, wanted: Callable[[str], bool]) -> Hole:
         names = ", ".join(sorted(name for name in header if name != "__metadata__")[:6]) or "nothing"
         raise CacheError(f"holds {len(found)} tensors of latents, and there is one in a cache file (it has {names})")
     entry = header[found[0]]
-    shape = tuple(entry["shape"])
-    first, last = entry["data_offsets"]
-    return checked(
-        Hole(
-            offset=begin + first, length=last - first, dtype=entry["dtype"], shape=shape, stride=contiguous(shape)
-        )
-    )  # fmt: skip
+    try:
+        shape, (first, last) = tuple(entry["shape"]), entry["data_offsets"]
+        return checked(
+            Hole(
+                offset=begin + first, length=last - first, dtype=entry["dtype"], shape=shape, stride=contiguous(shape)
+            )
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise CacheError("is a damaged safetensors file: what it says of its latents makes no sense") from error
 
 
 def _safetensors_header(data: bytes) -> tuple[dict[str, Any], int]:
@@ -109,8 +111,8 @@ def _safetensors_header(data: bytes) -> tuple[dict[str, Any], int]:
         (size,) = struct.unpack_from("<Q", data)
         header = json.loads(data[8 : 8 + size])
         begin = 8 + size
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    except (struct.error, ValueError, KeyError, TypeError, IndexError) as error:
+        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+    except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise CacheError("is not a whole safetensors file: it was cut short, or is still being written") from error
     if len(data) != begin + max(ends, default=0):
         raise CacheError(
@@ -187,7 +189,7 @@ def torch_contents(data: bytes) -> tuple[Any, Callable[[TensorPlace], Hole]]:
     """What a torch file holds, with places for its tensors; and what finds the hole of such a place."""
     try:
         archive = zipfile.ZipFile(data if isinstance(data, mmap.mmap) else io.BytesIO(data))
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
         raise CacheError(
             "is not a whole torch file: it was cut short, is still being written, or torch is older than 1.6"
         ) from error
@@ -208,13 +210,16 @@ def torch_contents(data: bytes) -> tuple[Any, Callable[[TensorPlace], Hole]]:
             raise CacheError("has latents that are compressed or missing; save it again with torch.save")
         if place.dtype is None:
             raise CacheError(f"has latents that are no numbers of {', '.join(DTYPES)}; is it of another trainer?")
-        offset, checksums = _zip_places(data, info, archive.start_dir)
-        return checked(
-            Hole(
-                offset=offset, length=info.file_size, dtype=place.dtype, shape=place.shape, stride=place.stride,
-                start=place.offset, checksums=checksums,
-            )
-        )  # fmt: skip
+        try:
+            offset, checksums = _zip_places(data, info, archive.start_dir)
+            return checked(
+                Hole(
+                    offset=offset, length=info.file_size, dtype=place.dtype, shape=place.shape, stride=place.stride,
+                    start=place.offset, checksums=checksums,
+                )
+            )  # fmt: skip
+        except (struct.error, TypeError, ValueError) as error:
+            raise CacheError("is a damaged torch file: what it says of its latents makes no sense") from error
 
     return contents, hole
 
@@ -258,6 +263,7 @@ def checked(hole: Hole) -> Hole:
         stride >= low * side for (low, side), (stride, _) in pairwise(sizes)
     )
     last = hole.start + sum(stride * (side - 1) for stride, side in sizes)
-    if not dense or min(hole.shape, default=0) < 1 or (last + 1) * DTYPES[hole.dtype].itemsize > hole.length:
+    inside = hole.start >= 0 and (last + 1) * DTYPES[hole.dtype].itemsize <= hole.length
+    if not dense or min(hole.shape, default=0) < 1 or not inside:
         raise CacheError(f"has latents of shape {list(hole.shape)} that its {hole.length:,} bytes cannot hold")
     return hole

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from inlay.caches.holes import CacheError
 from inlay.codec import Chooser, EncodeConfig, LatentChunk, Parts, WholeVideo
 from inlay.codec.choose import choose_together
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError, UsageError
+from inlay.errors import ConfigError
 from inlay.fill import Filler, hold
 from inlay.masking import Budget
 from inlay.measure import calibrate
@@ -29,6 +30,7 @@ from inlay.types import Span, VideoInfo
 
 WEIGHTS_UNKNOWN = "of-a-cache"  # what stands for the hash: a cache does not say which weights made it
 MOST_CALIBRATED = 16  # clips
+FAR = 100  # times the usual size of a clip's latents: it is damaged, and says nothing of the others
 _SCORED = 1 << 23  # numbers of a clip, times the ladder of thresholds, that calibration holds at once
 
 
@@ -69,14 +71,12 @@ def spec_of_model(name: str, std: tuple[float, ...] | None = None) -> BackboneSp
 
 def statistics_of(model: str, clips: Iterable[Tensor]) -> LatentStatistics:
     """Mean and deviation of each channel, and what each threshold keeps and loses, from [C, T, H, W] of some clips."""
-    moments, parts = calibrate.Moments(), []
-    for z_CTHW in clips:
-        moments = moments.add(z_CTHW.float()[None])
-        parts.append(window(z_CTHW.float()))
-    if not parts:
-        raise UsageError("there are no latents to calibrate on")
-    if not all(map(math.isfinite, moments.std)):
-        raise CacheError("the latents hold NaN or infinite numbers; make the cache again")
+    looked_at = [(calibrate.Moments().add(z_CTHW[None]), window(z_CTHW.float())) for z_CTHW in clips]
+    if not looked_at:
+        raise CacheError("no file has latents that can be read and are finite numbers; make the cache again")
+    usual = median_low(found.power for found, _ in looked_at)
+    taken = [(found, part) for found, part in looked_at if not usual or found.power <= FAR**2 * usual]
+    moments, parts = sum((found for found, _ in taken), calibrate.Moments()), [part for _, part in taken]
     std = tuple(max(s, 1e-6) for s in moments.std)
     taus_K = calibrate.start(spec_of_model(model)).taus_K
     kept_K, wrong_K, cells, power = torch.zeros_like(taus_K), torch.zeros_like(taus_K), 0, 0.0
@@ -84,6 +84,8 @@ def statistics_of(model: str, clips: Iterable[Tensor]) -> LatentStatistics:
         kept, wrong = tried(z_CTHW, torch.tensor(std).view(-1, 1, 1, 1), taus_K)
         kept_K, wrong_K = kept_K + kept, wrong_K + wrong
         cells, power = cells + z_CTHW[0].numel(), power + float(z_CTHW.double().square().sum())
+    if not bool(wrong_K.isfinite().all()):
+        raise CacheError("the latents are too large to be measured; make the cache again")
     return LatentStatistics(
         model=model, mean=moments.mean, std=std, taus=tuple(taus_K.tolist()),
         keep_rates=tuple((kept_K / cells).tolist()), losses=tuple((wrong_K / max(power, 1e-30)).sqrt().tolist()),
@@ -147,7 +149,7 @@ class LatentPacker:
     def tokens(self, z_CTHW: Tensor, facts: ClipFacts) -> Tokens:
         """The tokens of one clip, as one chunk."""
         z_BCTHW = z_CTHW.float()[None]
-        if not math.isfinite(float(z_BCTHW.sum())):
+        if not all_finite(z_BCTHW):
             raise CacheError("has latents that are NaN or infinite; make it again")
         _, T, H, W = z_CTHW.shape
         frames, side = self.spec.frames(T), self.spec.space_stride
@@ -164,7 +166,17 @@ class LatentPacker:
             return next(iter(video.solve(self.budget)))
 
 
+def all_finite(z: Tensor) -> bool:
+    """Told by the sum: NaN and infinite numbers do not get lost in it."""
+    return math.isfinite(float(z.float().sum()))
+
+
 def relative_error(z: Tensor, back: Tensor) -> float:
     """The length of the difference over the length of the latents."""
-    whole = float(z.float().norm())
-    return float((back.float() - z.float()).norm()) / whole if whole else 0.0
+    lengths = [float(x.norm()) for x in (z.float(), back.float() - z.float())]
+    if not all(map(math.isfinite, lengths)):  # the squares of huge numbers are beyond float32
+        lengths = [float(x.norm()) for x in (z.double(), back.double() - z.double())]
+    whole, wrong = lengths
+    if not math.isfinite(whole + wrong):
+        raise CacheError("has latents too large to come back as numbers: is it damaged? make it again")
+    return wrong / whole if whole else 0.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from inlay.errors import ConfigError, InlayError, UsageError, VideoError, pick
 from inlay.files import write_atomic
 from inlay.scale.feed import fetched
 from inlay.scale.layout import dump, dump_line
+from inlay.scale.lerobot import is_lerobot
 from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
 from inlay.tokenizer import Tokenizer
 from inlay.video import Geometry, open_video
@@ -68,6 +69,7 @@ class MakeResult:
     clips_before: int
     bytes: int
     seconds: float
+    note: str | None  # what the trainer would stumble over
 
     def record(self) -> dict[str, Any]:
         return vars(self) | {"refused": list(self.refused)}
@@ -95,6 +97,8 @@ def make_cache(
     """Encode the first frames of each video into a cache; one clip in memory at a time."""
     start, root, form = time.perf_counter(), Path(out), FORMATS[config.format]
     items = find_sources(source)
+    if form.flat and is_lerobot(source):  # every camera has an episode 0
+        items = [replace(item, name=item.name.replace("/", "_")) for item in items]
     if form.flat:
         check_names(items)
     (root / NOTES).mkdir(parents=True, exist_ok=True)
@@ -124,7 +128,7 @@ def make_cache(
         source=source, out=out, format=form.name, backbone=tokenizer.spec.name,
         clips=sum(len(line["names"]) for line in made.values()), files=len(made), refused=tuple(refused),
         clips_before=before, bytes=sum((root / line["path"]).stat().st_size for line in made.values()),
-        seconds=time.perf_counter() - start,
+        seconds=time.perf_counter() - start, note=form.stranger(tokenizer.spec.name, tokenizer.spec.channels),
     )  # fmt: skip
 
 

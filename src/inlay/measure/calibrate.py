@@ -33,11 +33,19 @@ class Moments:
 
     def add(self, z_BCTHW: Tensor) -> Moments:
         z_CN = z_BCTHW.double().transpose(0, 1).flatten(1).cpu()
+        return self + Moments(count=z_CN.shape[1], total_C=z_CN.sum(1), square_C=z_CN.square().sum(1))
+
+    def __add__(self, other: Moments) -> Moments:
         return Moments(
-            count=self.count + z_CN.shape[1],
-            total_C=self.total_C + z_CN.sum(1),
-            square_C=self.square_C + z_CN.square().sum(1),
+            count=self.count + other.count,
+            total_C=self.total_C + other.total_C,
+            square_C=self.square_C + other.square_C,
         )
+
+    @property
+    def power(self) -> float:
+        """The mean square of all numbers."""
+        return float(self.square_C.mean()) / max(self.count, 1)
 
     @property
     def mean(self) -> tuple[float, ...]:

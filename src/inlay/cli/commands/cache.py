@@ -172,11 +172,15 @@ def make(
     Run the same command again to go on after an interruption.
     """
     from inlay.caches import MakeConfig, make_cache
+    from inlay.caches.table import FORMATS
 
     config = MakeConfig(format=format, frames=frames, size=size, text=text)
     model.check()
+    tokenizer = model.load()
+    if note := FORMATS[format].stranger(tokenizer.spec.name, tokenizer.spec.channels):
+        screen.note(note)  # before hours of work
     with screen.bar("encoding (files)", time_left=True) as update:
-        result = make_cache(source, out, config, model.load(), watch=_counting(update))
+        result = make_cache(source, out, config, tokenizer, watch=_counting(update))
     screen.show(result.record(), result.rows())
 
 
