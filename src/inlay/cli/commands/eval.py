@@ -231,7 +231,7 @@ def _table(
         rates = [rate_cell(records).text, bits_cell(records).text, calls] if known else ["-"] * 3
         marks = [f"{BEST if best.get(m) == name else ''}{scores[name][m].text}" for m in shown]
         body.append([name, *rates, *marks])
-    return ["rule", "kept", "bits a pixel", "NFE", *map(heading, shown)], body
+    return ["rule", "kept", "bits a pixel", "extra passes", *map(heading, shown)], body
 
 
 def _counts(record: Record) -> dict[str, Any]:
