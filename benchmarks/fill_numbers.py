@@ -27,7 +27,7 @@ RECORDS = ROOT / "benchmarks"
 WEIGHTS = ROOT / "src" / "inlay" / "weights"
 PAGES = (
     "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
-    "docs/pack.md", "docs/bits.md", "docs/masking.md",
+    "docs/pack.md", "docs/bits.md", "docs/masking.md", "docs/caches.md", "docs/robots.md",
     "src/inlay/weights/MODEL_CARD.md",
 )  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)
@@ -231,6 +231,26 @@ def cache_ratio() -> str:
     return f"{row['latent_ratio']:.1f} times"
 
 
+def cache_losses() -> str:
+    """What each loss that one may ask for costs and saves."""
+    decoded = read(caches())["losses"][0]["clips_decoded"]
+    head = ["`--loss`", "cells kept", "latents shrink", "difference of the latents, mean / worst clip"]
+    lines = [f"| {' | '.join(head)} | decoded, from the decoded originals ({decoded} clips) |", "|---|---|---|---|---|"]
+    for row in read(caches())["losses"]:
+        cells = [f"{row['loss_asked_for']:g}", f"{100 * row['keep_rate']:.0f} %", f"{row['latent_ratio']:.1f} times"]
+        cells.append(f"{100 * row['relative_error']:.1f} % / {100 * row['worst_relative_error']:.1f} %")
+        lines.append(f"| {' | '.join(cells)} | {row['decoded_psnr']:.1f} dB |")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def cache_speed() -> str:
+    lines = ["| `--precision` | packs | unpacks | latents shrink |", "|---|---|---|---|"]
+    for row in read(caches())["rows"]:
+        speed = f"{row['mb_per_cpu_second']:.0f} | {row['unpack_mb_per_cpu_second']:.0f}"
+        lines.append(f"| `{row['precision']}` | {speed} | {row['latent_ratio']:.1f} times |")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
 def paper_seconds(name: str) -> str:
     from inlay.research.studies.paper import COST
 
@@ -307,6 +327,7 @@ LINKS: dict[str, Callable[[], Path]] = {  # the records themselves, as links fro
     "looks-thin": lambda: looks("key_slots_thin"),
     "looks-second": lambda: looks("second_look"),
     "fills": fills,
+    "caches": caches,
     "cpu-ratio": ratio,
     "tokenize": tokenised,
     "pipeline": pipeline,
@@ -326,6 +347,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "bits.x265": lambda: times_the_bits("x265"),
     "bits.svt-av1": lambda: times_the_bits("SVT-AV1"),
     "caches.smaller": cache_ratio,
+    "caches.losses": cache_losses,
+    "caches.speed": cache_speed,
+    "caches.kept": lambda: f"{100 * read(caches())['rows'][0]['keep_rate']:.0f} %",
     "peers.ours": lambda: paper_seconds("ours"),
     "peers.infotok": lambda: paper_seconds("InfoTok"),
     "peers.elastictok": lambda: paper_seconds("ElasticTok"),
@@ -335,6 +359,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "fills.paper": paper_network,
     "fills.full.davis": lambda: f"{psnr('davis', 1.0, 'full rate'):.2f} dB",
     "fills.full.bench": lambda: f"{psnr('bench', 1.0, 'full rate'):.2f} dB",
+    "fills.lit.bench-32": lambda: f"{psnr('bench', 0.32, 'lit'):.2f} dB",
     "fills.loss.davis-62": lambda: compared("davis", 0.62, "full rate", "lit"),
     "fills.loss.bench-32": lambda: compared("bench", 0.32, "full rate", "lit"),
     "fills.gain.davis-35": lambda: compared("davis", 0.35, "lit", "hold"),

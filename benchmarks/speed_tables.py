@@ -170,11 +170,12 @@ def filled(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page says otherwise")
     a = parser.parse_args()
     text = PAGE.read_text(encoding="utf-8")
     if not a.check:
         PAGE.write_text(filled(text), encoding="utf-8")
+        print("docs/speed.md: its tables are those of the records")
     elif filled(text) != text:
         sys.exit("docs/speed.md is not what the records say; run python benchmarks/speed_tables.py")
 

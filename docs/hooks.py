@@ -6,6 +6,7 @@ mkdocs calls the functions `on_...` while it builds the site (see mkdocs.yml).
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from pathlib import Path
@@ -22,13 +23,18 @@ PAGES = {  # page of the site -> the file it is made from
     "security.md": "SECURITY.md",
     "contributing.md": "CONTRIBUTING.md",
 }
-STANDS_FOR = {"README.md": "index.md", **{source: page for page, source in PAGES.items()}}
+NOTEBOOKS = {"tour.md": "examples/tour.ipynb"}  # likewise; the notebook itself can be had there too
+SOURCES = PAGES | NOTEBOOKS
+STANDS_FOR = {"README.md": "index.md", **{source: page for page, source in SOURCES.items()}}
 LATER = (  # in a search, after the pages that explain: those full of numbers, then those full of names
     dict.fromkeys(("results.md", "log.md", "changelog.md", "speed.md"), 0.2)
     | dict.fromkeys(("reference.md", "reference-packages.md", "reference-more.md"), 0.4)
 )
 OPTIONAL = {"serve.md", "scale.md", "pack.md", "reading.md", "speed.md"}  # pages that a copy of the project may lack
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=[)\s])")
+CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+GAP = r"( {2,}|<span class=\"w\"> {2,}</span>)"
+REMARK = re.compile(rf"(?:(?<=[^\s>])|(?<=</span>)){GAP}(#[^\n<]*|<span class=\"c1\">[^<]*</span>)")  # behind code
 SHIM = re.compile(r"src=\"?https:[^\"> ]*iframe-worker[^\"> ]*\"?")
 log = logging.getLogger("mkdocs.hooks.inlay")
 
@@ -54,11 +60,14 @@ def on_files(files: Files, config: Any) -> Files:
     """Pages made from files elsewhere in the repository, and whatever pages link to there."""
     for page, source in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    for page, source in NOTEBOOKS.items():
+        files.append(File.generated(config, page, content=_notebook(source)))
+        files.append(File.generated(config, f"files/{source}", abs_src_path=str(ROOT / source)))
     linked: set[Path] = set()
     for file in files.documentation_pages():
         home = _home(file.src_uri)
-        text = Path(file.abs_src_path or "").read_text(encoding="utf-8")
-        linked |= {place for _, target, _ in LINK.findall(text) if (place := _outside(home, target)) is not None}
+        targets = [target for _, target, _ in LINK.findall(file.content_string)]
+        linked |= {place for target in targets if (place := _outside(home, target)) is not None}
     for place in sorted(linked):
         files.append(File.generated(config, f"files/{place.as_posix()}", abs_src_path=str(ROOT / place)))
     return files
@@ -79,13 +88,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             log.warning("%s links to %s, which is not there", page.file.src_uri, target)
             return match[0]
         inside = place.relative_to(ROOT).as_posix()
-        if inside in STANDS_FOR:
+        if STANDS_FOR.get(inside, page.file.src_uri) != page.file.src_uri:
             return f"{head}{STANDS_FOR[inside]}{anchor}"
         if place.is_relative_to(DOCS):
             return f"{head}{place.relative_to(DOCS).as_posix()}{anchor}"
         return f"{head}files/{inside}{anchor}"
 
     return LINK.sub(turned, markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Remarks behind code are marked: a narrow screen puts them on a line of their own (style.css)."""
+    marked = r'<span class="gap">\1</span><span class="remark">\2</span>'
+    return CODE.sub(lambda block: REMARK.sub(marked, block[0]), html)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
@@ -100,7 +115,19 @@ def on_post_template(output: str, template_name: str, config: Any) -> str:
 
 def _home(page: str) -> Path:
     """The folder that the links of a page start from."""
-    return (ROOT / PAGES[page]).parent if page in PAGES else DOCS
+    return (ROOT / SOURCES[page]).parent if page in SOURCES else DOCS
+
+
+def _notebook(source: str) -> str:
+    """The cells of a notebook as a page; what they print is not stored."""
+    cells = json.loads((ROOT / source).read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for cell in cells:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    head, _, rest = "\n\n".join(parts).partition("\n")
+    name = Path(source).name
+    return f"{head}\n\nThis page is a notebook: run [{name}]({name}) to see the pictures.\n{rest}\n"
 
 
 def _outside(home: Path, target: str) -> Path | None:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the pictures of the docs: real runs, clips made by code. (docs/make_samples.py makes those of real clips.)
 
-python docs/make_pictures.py        # needs the extra plot; writes docs/pictures/ and benchmarks/demo_cpu.json
+python docs/make_pictures.py        # or: make pictures; writes docs/pictures/ and benchmarks/demo_cpu.json
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -27,8 +29,9 @@ from inlay.tokenizer import Tokenizer
 from inlay.video.frames import Video
 from inlay.video.synthetic import demo_clip
 
-DOCS = Path(__file__).parent
-PICTURES = DOCS / "pictures"
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+PICTURES, RECORD = DOCS / "pictures", ROOT / "benchmarks" / "demo_cpu.json"
 STILL = 30  # a frame of the clip: the camera does not move
 FACTOR = 2  # of the model's own tau, where the difference between fills can be seen
 
@@ -44,7 +47,11 @@ def make() -> None:
     tokenizer, clip = Tokenizer.from_pretrained("mini", device="cpu"), demo_clip()
     steps(tokenizer, clip[:CLIP_FRAMES])
     streams(tokenizer, clip)
-    (DOCS.parent / "benchmarks" / "demo_cpu.json").write_text(json.dumps(record, indent=1) + "\n")
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    made = "sheet.webp, curve.png, steps.webp, fills.webp and streams.png"
+    sys.stderr.write(
+        f"wrote {made} in {PICTURES.relative_to(ROOT)}/, and {RECORD.relative_to(ROOT)}; now: make numbers\n"
+    )
 
 
 def run(*words: str) -> str:
@@ -104,4 +111,5 @@ def streams(tokenizer: Tokenizer, clip: Video) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     make()

@@ -313,6 +313,8 @@ def main() -> None:
         record = {"command": "python docs/make_samples.py", "weights": tokenizer.spec.weight_hash, "rows": rows}
         RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(json.loads(RECORD.read_text(encoding="utf-8"))), encoding="utf-8")
+    films = "" if args.page else f"{FILMS.name}/, pictures/film.avif and .webp, {RECORD.name}, "
+    sys.stderr.write(f"wrote {films}{PAGE.name}; now: make numbers\n")
 
 
 if __name__ == "__main__":

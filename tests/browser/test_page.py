@@ -163,6 +163,28 @@ def test_masks_stay_in_view_while_tau_is_dragged_on_a_phone(visit: Any) -> None:
     ann.shoot("phone-tau", whole=False)
 
 
+def test_a_phone_shows_work_and_errors_where_one_looks(visit: Any, tmp_path: Path) -> None:
+    ann = visit(width=390, height=844, touch=True)
+    ann.page.evaluate("""() => {
+        const told = document.querySelector(".told");
+        window.seen = [];
+        new MutationObserver(() => seen.push(told.textContent)).observe(told, { childList: true, characterData: true });
+    }""")
+    ann.page.locator("#go").click()
+    ann.says("Reconstructed")
+    ann.until("document.querySelector('.told').hidden")
+    assert any("Decoding" in text for text in ann.page.evaluate("seen")), "the line on top has scrolled away"
+    notes = tmp_path / "notes.mp4"
+    notes.write_text("these are words")
+    ann.page.locator("#video").scroll_into_view_if_needed()
+    ann.give("video", notes)
+    ann.page.locator(".told.error").wait_for()
+    stage, told = (ann.page.locator(place).bounding_box() for place in (".stage", ".told"))
+    assert "is not a video" in ann.page.locator(".told").inner_text()
+    assert stage["x"] <= told["x"] and told["y"] + told["height"] <= stage["y"] + stage["height"] <= 844
+    ann.shoot("phone-error", whole=False)
+
+
 def test_everything_to_press_is_on_the_first_screen(visit: Any) -> None:
     ann = visit(width=1280, height=900)
     go = ann.page.locator("#go").bounding_box()

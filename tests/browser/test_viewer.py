@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,13 @@ def ann(visit: Any) -> Visitor:
     visitor: Visitor = visit(state="#clip=Moving+square&A=tau:0.2:hold")
     visitor.says("Moving square")
     return visitor
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with the model that ships."""
+    with serving(tmp_path_factory.mktemp("shipped"), "mini") as address:
+        yield address
 
 
 def reconstruct(visitor: Visitor, which: str) -> None:
@@ -191,33 +198,45 @@ def test_the_address_holds_what_is_shown(ann: Visitor, visit: Any) -> None:
     assert bob.page.locator("#keep input[type=number]").input_value() == "62"
 
 
-def test_the_step_of_two_settings(chromium: Any, tmp_path: Path) -> None:
-    """With the model that ships: steps need gains, which calibration measures."""
-    with serving(tmp_path, "mini") as address:
-        ann = Visitor(chromium, address, state="#clip=Moving+square&A=tau:0.5:hold:fine")
-        ann.says("Moving square")
-        assert ann.page.locator("#step input:checked").input_value() == "fine"
-        reconstruct(ann, "A")
-        ann.choose("which", "B")
-        ann.says("Setting B")
-        ann.choose("step", "small")
-        ann.says("step small")
-        assert "--step small" in ann.page.locator("#code").inner_text()
-        reconstruct(ann, "B")
-        ann.page.get_by_role("button", name="Side by side").click()
-        ann.shoot("steps")
-        names = ann.page.locator(".stage .name").all_inner_texts()
-        assert ["step fine" in names[0], "step small" in names[1]] == [True, True], names
-        one, two = map(float, ann.numbers("bits per pixel"))
-        assert two < 0.7 * one, "coarser steps cost fewer bits"
-        ann.until("location.hash.includes('small')")
-        bob = Visitor(chromium, address, state=ann.page.evaluate("location.hash"))
-        bob.says("Moving square")
-        assert [bob.state(f"data.settings.{name}.step") for name in "AB"] == ["fine", "small"]
-        assert bob.page.locator("#step input:checked").input_value() == "small"
-        for visitor in (ann, bob):
-            assert not visitor.foreign and not visitor.broken
-            visitor.context.close()
+def test_the_step_of_two_settings(chromium: Any, shipped: str) -> None:
+    """Steps need gains, which calibration measures."""
+    ann = Visitor(chromium, shipped, state="#clip=Moving+square&A=tau:0.5:hold:fine")
+    ann.says("Moving square")
+    assert ann.page.locator("#step input:checked").input_value() == "fine"
+    reconstruct(ann, "A")
+    ann.choose("which", "B")
+    ann.says("Setting B")
+    ann.choose("step", "small")
+    ann.says("step small")
+    assert "--step small" in ann.page.locator("#code").inner_text()
+    reconstruct(ann, "B")
+    ann.page.get_by_role("button", name="Side by side").click()
+    ann.shoot("steps")
+    names = ann.page.locator(".stage .name").all_inner_texts()
+    assert ["step fine" in names[0], "step small" in names[1]] == [True, True], names
+    one, two = map(float, ann.numbers("bits per pixel"))
+    assert two < 0.7 * one, "coarser steps cost fewer bits"
+    ann.until("location.hash.includes('small')")
+    bob = Visitor(chromium, shipped, state=ann.page.evaluate("location.hash"))
+    bob.says("Moving square")
+    assert [bob.state(f"data.settings.{name}.step") for name in "AB"] == ["fine", "small"]
+    assert bob.page.locator("#step input:checked").input_value() == "small"
+    for visitor in (ann, bob):
+        assert not visitor.foreign and not visitor.broken
+        visitor.context.close()
+
+
+def test_a_cell_that_was_never_kept_says_so(chromium: Any, shipped: str) -> None:
+    """Its key slots are thinned out where cells are counted."""
+    ann = Visitor(chromium, shipped, state="#clip=Moving+square&A=keep:0.1:hold&frame=0")
+    ann.says("Moving square")
+    cell = ann.page.evaluate("[...Array(inlay.data.cells).keys()].find(cell => !inlay.data.settings.A.kept[cell])")
+    assert cell is not None
+    box = ann.page.locator(STAGE).bounding_box()
+    x = 0.5 + (cell % 32 + 0.5 - 16) / 32 * box["height"] / box["width"]
+    ann.page.mouse.move(*ann.at(STAGE, x, (cell // 32 + 0.5) / 32))
+    assert ann.page.locator(".tip").inner_text().endswith("dropped: never kept so far")
+    ann.context.close()
 
 
 @pytest.mark.parametrize(

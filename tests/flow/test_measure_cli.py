@@ -188,6 +188,15 @@ def test_a_study_killed_by_the_system_and_resumed_gives_the_same_tables(odd: Pat
     assert [p.name for p in records(torn)] == [p.name for p in records(whole)]
 
 
+def test_videos_that_are_all_too_short_name_the_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    moving_square(9, 64, 64).save(tmp_path / "short.mkv", lossless=True)
+    assert main(["eval", str(tmp_path), *SMALL, "--tau", "0.3", "--frames", "33"]) == 3
+    assert capsys.readouterr().err.rstrip().endswith("short: 9 frames, a clip needs 33 (--frames)")
+    (tmp_path / "words.mkv").write_text("no video")
+    assert main(["eval", str(tmp_path), *SMALL, "--tau", "0.3", "--frames", "33"]) == 3
+    assert "(--frames)" not in capsys.readouterr().err, "that would not mend it"
+
+
 @pytest.fixture
 def torn(tmp_path: Path) -> Path:
     """Two whole videos, and one whose file breaks off though its header promises all frames."""

@@ -103,6 +103,7 @@ def test_progress_on_a_terminal_has_frames_a_second_and_the_time_left(tmp_path: 
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert process.returncode == 0 and "2 of 3, clip.mp4: encoding (frames)" in text
     assert re.search(r"\d+\.\d frames/s", text) and re.search(r"left 0:00:\d\d", text) and "32/40" in text
+    assert re.search(r" 8/40 \d+\.\d frames/s 0:00:00 left 0:00:0\d", text), "from the first chunk on"
 
 
 @pytest.mark.parametrize(

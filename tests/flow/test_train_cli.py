@@ -106,8 +106,9 @@ def test_what_cannot_work_is_said_before_anything_is_loaded(tmp_path: Path) -> N
 
 def test_every_setting_is_a_flag_that_explains_itself() -> None:
     group = typer.main.get_command(app)
-    wanted = {"--" + f.name.replace("_", "-") for _, f in option_fields()}
-    for command in group.commands.values():  # type: ignore[attr-defined]
+    settings = {"--" + f.name.replace("_", "-") for _, f in option_fields()}
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
         flags = {flag for p in command.params for flag in p.opts}
-        assert wanted <= flags
+        wanted = {"--" + f.name.replace("_", "-") for _, f in option_fields(name)}
+        assert settings & flags == wanted, "those that the task looks at, and no other"
         assert all(getattr(p, "help", None) for p in command.params if p.name != "help")

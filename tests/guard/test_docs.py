@@ -200,6 +200,39 @@ def test_code_fits_its_box(screen: str, site: Path, browser: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_remark_stands_behind_its_code_and_on_a_phone_below_it(site: Path, browser: Any) -> None:
+    where = """() => {
+        const gap = document.querySelector("pre .gap"), remark = gap.nextElementSibling;
+        const range = document.createRange();
+        range.selectNodeContents(remark);
+        const text = [...range.getClientRects()].pop(), code = gap.previousSibling;
+        range.selectNode(code);
+        return [range.getBoundingClientRect().bottom <= text.top + 1, gap.closest("code").innerText];
+    }"""
+    for screen, below in (("desk", False), ("phone", True)):
+        width, height = SCREENS[screen]
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.goto((site / "install.html").as_uri())
+        found, copied = page.evaluate(where)
+        page.close()
+        assert found == below, screen
+        assert re.match(r"pip install \. +# into", copied), "what is copied is one line all the same"
+
+
+@pytest.mark.slow
+def test_the_notebook_is_a_page_and_can_be_had(site: Path) -> None:
+    page = (site / "tour.html").read_text(encoding="utf-8")
+    assert "A tour of Inlay" in page and 'href="files/examples/tour.ipynb"' in page
+    assert (site / "files" / "examples" / "tour.ipynb").is_file()
+    assert 'href="tour.html"' in (site / "quick-start.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_list_goes_on_counting_after_a_picture(site: Path) -> None:
+    assert '<ol start="4">' in (site / "idea.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_samples_play_and_change_their_rate(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.goto((site / "samples.html").as_uri())

@@ -184,10 +184,11 @@ def commands() -> dict[str, Any]:
 def test_flags_are_those_agreed_on() -> None:
     from inlay.train.config import option_fields
 
-    settings = {f"--{field.name.replace('_', '-')}" for _, field in option_fields()}  # made from TrainConfig's fields
     got = {name: long_flags(command) for name, command in commands().items()}
     for name in got:
         if name.startswith("train "):
+            found = option_fields(name.removeprefix("train "))
+            settings = {f"--{field.name.replace('_', '-')}" for _, field in found}  # made from TrainConfig's fields
             switches = {flag.replace("--no-", "--") for flag in got[name]}
             assert settings <= switches, f"{name} has no flag for {settings - switches}"
             got[name] = {flag for flag in got[name] if flag.replace("--no-", "--") not in settings}
@@ -253,6 +254,35 @@ def test_every_flag_and_argument_explains_itself() -> None:
         assert command.help, f"{name} has no description"
         silent = [p.name for p in command.params if not getattr(p, "help", None)]
         assert not silent, f"{name}: no help for {silent}"
+
+
+def test_arguments_are_explained_in_the_order_in_which_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, command in commands().items():
+        typed = [str(p.metavar) for p in command.params if p.param_type_name == "argument"]
+        main([*name.split(), "--help"])
+        _, _, below = capsys.readouterr().out.partition("Arguments:\n")
+        places = [below.find(f"  {metavar}  ") for metavar in typed]
+        assert -1 not in places and places == sorted(places), f"{name}: {typed} at {places}"
+
+
+def test_no_name_is_cut_in_two(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in commands():
+        main([*name.split(), "--help"])
+        shown = capsys.readouterr().out
+        assert shown.isascii() and not re.search(r"\w-$", shown, re.M), f"{name}: a name with a hyphen goes on below"
+
+
+def test_names_in_help_are_those_of_the_tables() -> None:
+    from inlay.cli.commands.compare import METRIC_NAMES
+    from inlay.measure import METRICS
+    from inlay.research.studies.rules import RULES
+
+    assert set(METRIC_NAMES) == {name for name, metric in METRICS.items() if metric.per_video}
+    words = set(re.findall(r"[\w-]+", commands()["eval"].help))
+    assert set(RULES) <= words, f"inlay eval --help says nothing of {set(RULES) - words}"
+    for name in ("encode", "tokenize"):
+        text = next(p.help for p in commands()[name].params if p.name == "key_slots")
+        assert all(re.search(rf"\b{choice}\b", text) for choice in CHOICES["key_slots"])
 
 
 def library_choices() -> dict[str, set[str]]:

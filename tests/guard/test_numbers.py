@@ -21,7 +21,7 @@ from tests.guard.tree import ROOT
 
 PAGES = (
     "README.md", "docs/index.md", "docs/quick-start.md", "docs/idea.md", "docs/backbones.md", "docs/fill.md",
-    "docs/pack.md", "docs/bits.md", "docs/masking.md",
+    "docs/pack.md", "docs/bits.md", "docs/masking.md", "docs/caches.md", "docs/robots.md",
     "src/inlay/weights/MODEL_CARD.md",
 )  # fmt: skip
 MARK = re.compile(r"<!--n ([\w.-]+)-->(.*?)<!--/n-->", re.S)  # as benchmarks/fill_numbers.py sets them

@@ -15,7 +15,7 @@ from inlay.research.studies.opening import headline, sentences
 from inlay.research.studies.pictures import film
 from inlay.research.studies.records import restored
 from inlay.research.studies.report import html_report, results_page
-from inlay.research.studies.sections import Figure, Finding, Section, Table, number, percent, word
+from inlay.research.studies.sections import Figure, Finding, Section, Table, axis, number, percent, word
 from tests.conftest import moving_square
 from tests.units.test_draw import LINES
 
@@ -103,10 +103,16 @@ def test_without_relations_the_third_sentence_is_on_the_other_rules_or_on_the_cl
 
 
 def test_the_plot_of_a_report_is_the_one_that_compares_most() -> None:
-    one = replace(LINES, series=LINES.series[:1])
-    other = replace(LINES, y_label="ssim", series=LINES.series * 2)
-    figures = (Figure(file="", caption="", panels=(one, other)), Figure(file="", caption="", panels=(LINES,)))
-    assert headline([Section(name="a", title="A", figures=figures)]) == LINES
+    for label in (axis("psnr"), "psnr"):  # as plots have it now, and in earlier records
+        best = replace(LINES, y_label=label)
+        one = replace(best, series=LINES.series[:1])
+        other = replace(LINES, y_label=axis("ssim"), series=LINES.series * 2)
+        figures = (Figure(file="", caption="", panels=(one, other)), Figure(file="", caption="", panels=(best,)))
+        assert headline([Section(name="a", title="A", figures=figures)]) == best
+
+
+def test_an_axis_has_the_name_that_people_write_and_its_unit() -> None:
+    assert [axis(name) for name in ("psnr", "ssim", "flicker")] == ["PSNR, dB", "SSIM", "flicker, /255"]
 
 
 def test_studies_are_folded_where_there_are_many(tmp_path: Path) -> None:

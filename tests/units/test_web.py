@@ -400,6 +400,27 @@ def test_one_request_has_an_end(actions: Actions, tmp_path: Path) -> None:
     assert "took longer than" in hasty.upload("ann", clip, quiet).status
 
 
+def test_who_leaves_while_something_is_made_leaves_nothing(
+    actions: Actions, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clip = saved(tmp_path / "square.mp4", moving_square(17, 64, 64))
+    for at in ("Decoding", "Measuring", "Writing the film", "Reading the video"):
+        actions.upload("ann", clip, quiet)
+        folder = actions.sessions.of("ann").folder
+        said: list[str] = []
+
+        def go(share: float, what: str, at: str = at, said: list[str] = said) -> None:
+            said.append(what)
+            if what == at:
+                actions.sessions.leave("ann")
+
+        view = actions.upload("ann", clip, go) if at.startswith("Read") else actions.reconstruct("ann", "A", "hold", go)
+        assert said[-1] == at or at == "Writing the film", "nobody waits for the rest"
+        assert not folder.exists() and "has ended" in view.status and not view.can_decode
+        saved(Path(clip), moving_square(17, 64, 64))  # the upload went with its visitor
+    assert not caplog.records, "no defect of ours"
+
+
 def test_the_pixels_of_a_clip_are_counted(tmp_path: Path) -> None:
     """Wide and flat: the short side is within the limit, and the long one too."""
     limits = Limits(max_mb=1, max_seconds=0.4, max_side=1920, side=32)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ FLAG_PANELS = {  # heading -> the parameters below it, wherever a command has th
 }
 _PANEL_OF = {name: panel for panel, names in FLAG_PANELS.items() for name in names}
 _PLACE = {name: place for place, name in enumerate(_PANEL_OF)}
+_UNBROKEN = "\N{NON-BREAKING HYPHEN}"  # in names, until lines are made: one that is cut in two cannot be copied
 
 
 class PanelGroup(typer.core.TyperGroup):
@@ -52,10 +54,13 @@ class PanelCommand(typer.core.TyperCommand):
         names = [p.metavar if p.required else f"[{p.metavar}]" for p in arguments]
         return [self.options_metavar or "", *(str(name) for name in names)]
 
+    def get_help(self, ctx: Any) -> str:
+        return super().get_help(ctx).replace(_UNBROKEN, "-")
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments: list[tuple[str, str]] = []
         panels: dict[str, list[tuple[str, str]]] = {}
-        for parameter in sorted(self.get_params(ctx), key=lambda p: _PLACE.get(p.name, -1)):
+        for parameter in sorted(self.get_params(ctx), key=_place):
             record = parameter.get_help_record(ctx)
             if record is None:
                 continue
@@ -71,7 +76,7 @@ class PanelCommand(typer.core.TyperCommand):
         }.items():
             if records:
                 with formatter.section(panel):
-                    formatter.write_dl(records)
+                    formatter.write_dl([(name, re.sub(r"(?<=\w)-(?=\w)", _UNBROKEN, text)) for name, text in records])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The examples as they are typed, unwrapped."""
@@ -82,6 +87,11 @@ def _write_examples(formatter: Any, lines: Sequence[str]) -> None:
     with formatter.section("Examples"):
         for line in lines:
             formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+def _place(parameter: Any) -> int:
+    """Where a flag stands under its heading; arguments stay in the order in which they are typed."""
+    return -1 if parameter.param_type_name == "argument" else _PLACE.get(parameter.name, -1)
 
 
 def _panel(parameter: Any) -> str:

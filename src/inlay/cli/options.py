@@ -75,7 +75,8 @@ KeySlots = Annotated[
     typer.Option(
         "--key-slots",
         metavar="NAME",
-        help=f"Cells kept of slots with nothing before: {_one_of('key_slots')} (thin: not what neighbours tell).",
+        help="Slots with nothing before them to compare with: whole keeps every cell, thin leaves out what their "
+        "neighbours tell, auto is thin with --keep and --tokens where the model gains by it.",
     ),
 ]
 SecondLook = Annotated[
@@ -88,13 +89,10 @@ SecondLook = Annotated[
 Cache = Annotated[
     bool, typer.Option("--cache", help="For trainers: every cell, --precision q8-quick, --step cache; quick to read.")
 ]
-Fill = Annotated[
-    str | None,
-    typer.Option(
-        "--fill",
-        metavar="NAME",
-        help=f"How dropped cells come back: {_one_of('fill')}.  [default: what the file, or the model, says]",
-    ),
+_FILL = f"How dropped cells come back: {_one_of('fill')}."
+Fill = Annotated[str | None, typer.Option("--fill", metavar="NAME", help=f"{_FILL}  [default: the model's own]")]
+FilesFill = Annotated[
+    str | None, typer.Option("--fill", metavar="NAME", help=f"{_FILL}  [default: the file's, else the model's own]")
 ]
 Keep = Annotated[
     float | None, typer.Option("--keep", metavar="SHARE", help="Never keep more than this share of the cells (0 to 1).")
@@ -110,7 +108,10 @@ Exact = Annotated[bool, typer.Option("--exact", help="With --keep: exactly that 
 Bucket = Annotated[
     float | None,
     typer.Option(
-        "--bucket", metavar="SECONDS", help="Hold --keep or --bits as the video goes by, so far off at most.  [pipe: 2]"
+        "--bucket",
+        metavar="SECONDS",
+        help="Hold --keep or --bits while the video is read, and save at most SECONDS of it for later; for streams.  "
+        "[default: 2 from a pipe, else the whole video is weighed]",
     ),
 ]
 Mode = Annotated[str, typer.Option("--mode", metavar="NAME", help=f"What chunks pass on: {_one_of('mode')}.")]
@@ -204,9 +205,12 @@ def _completing(kind: str) -> Callable[[str], list[str]]:
 
 
 for _kind, _option in {
-    "criterion": Criterion, "reference": Reference, "precision": Precision, "fill": Fill, "dtype": Dtype, "mode": Mode,
+    "criterion": Criterion, "reference": Reference, "precision": Precision, "dtype": Dtype, "mode": Mode, "step": Step,
+    "scale": Scale, "key_slots": KeySlots,
 }.items():  # fmt: skip
     get_args(_option)[1].autocompletion = _completing(_kind)
+for _option in (Fill, FilesFill):
+    get_args(_option)[1].autocompletion = _completing("fill")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +255,13 @@ class FilledModel(Model):
     """A model, and the fill."""
 
     fill: Fill = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesModel(Model):
+    """A model, and the fill for files that name one."""
+
+    fill: FilesFill = None
 
 
 @dataclass(frozen=True, kw_only=True)

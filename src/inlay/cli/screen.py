@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -85,14 +86,17 @@ class Screen:
     @contextmanager
     def progress(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         """Yields `advance(frames)`. Without a terminal, with --quiet or --json it does nothing."""
-        columns, time_left = ("{task.fields[rate]:.1f} frames/s",), total is not None
-        with self.bar(f"{self.about}{label} (frames)", *columns, total=total, time_left=time_left, rate=0.0) as update:
+        fields: dict[str, Any] = {"rate": 0.0} | ({} if total is None else {"left": "-:--:--"})
+        column = "{task.fields[rate]:.1f} frames/s"
+        with self.bar(f"{self.about}{label} (frames)", column, total=total, **fields) as update:
             done, start = 0, time.perf_counter()
 
             def advance(frames: int) -> None:
                 nonlocal done
                 done += frames
-                update(advance=frames, rate=done / max(time.perf_counter() - start, 1e-9))
+                rate = done / max(time.perf_counter() - start, 1e-9)
+                left = max((total or done) - done, 0) / max(rate, 1e-9)  # known from the first chunk on
+                update(advance=frames, rate=rate, left=str(timedelta(seconds=round(left))))
 
             yield advance
 
@@ -100,7 +104,11 @@ class Screen:
     def bar(
         self, label: str, *texts: str, total: int | None = None, time_left: bool = False, **fields: Any
     ) -> Iterator[Callable[..., None]]:
-        """Yields what updates a rich progress bar; `texts` are further columns, which show `fields`."""
+        """Yields what updates a rich progress bar; `texts` are further columns, which show `fields`.
+
+        Args:
+            time_left: show rich's estimate, which needs two steps; a field `left` is shown in its place.
+        """
         if self.quiet or self.json or not sys.stderr.isatty():
             yield lambda **_: None
             return
@@ -109,7 +117,10 @@ class Screen:
 
         more = [progress.TextColumn(text) for text in texts]
         columns = [progress.BarColumn(), progress.MofNCompleteColumn(), *more, progress.TimeElapsedColumn()]
-        columns += [progress.TextColumn("left"), progress.TimeRemainingColumn()] if time_left else []
+        if "left" in fields:
+            columns.append(progress.TextColumn("left {task.fields[left]}"))
+        elif time_left:
+            columns += [progress.TextColumn("left"), progress.TimeRemainingColumn()]
         console = Console(stderr=True)
         with progress.Progress(label, *columns, console=console, transient=True, speed_estimate_period=120) as bar:
             task = bar.add_task("", total=total, **fields)

@@ -25,9 +25,17 @@ class TrainError(InlayError):
     """A run that cannot go on: the loss is not a number, the disk is full, the data are too short."""
 
 
-def option(default: Any, text: str, *, free: bool = False) -> Any:
-    """A field with its help text; one marked `free` may change when a run is resumed."""
-    return field(default=default, metadata={"help": text, "free": free})
+TASKS = ("lit", "backbone", "together")  # what is trained
+
+
+def option(default: Any, text: str, *, free: bool = False, only: tuple[str, ...] = TASKS) -> Any:
+    """A field with its help text.
+
+    Args:
+        free: it may change when a run is resumed.
+        only: the tasks that it does something for.
+    """
+    return field(default=default, metadata={"help": text, "free": free, "only": only})
 
 
 def _choice(kind: str, name: str, choices: Iterable[str]) -> None:
@@ -88,13 +96,13 @@ class LossConfig:
 
     pixel: float = option(1.0, "weight of the pixel term")
     pixel_loss: str = option("mse", "form of the pixel term: mse, log-mse (PSNR itself) or l1")
-    latent: float = option(1.0, "weight of the latent term (lit only)")
-    latent_loss: str = option("mse", "form of the latent term: mse, log-mse or l1")
+    latent: float = option(1.0, "weight of the latent term", only=("lit",))
+    latent_loss: str = option("mse", "form of the latent term: mse, log-mse or l1", only=("lit",))
     temporal: float = option(0.0, "weight of the temporal-difference term")
     temporal_form: str = option("pixel", "form of it: pixel, latent or static (static-weighted)")
     perceptual: float = option(0.0, "weight of LPIPS")
     perceptual_frames: int = option(4, "frames of each clip that LPIPS looks at")
-    latent_size: float = option(0.0, "weight of the mean square of latents (backbone only)")
+    latent_size: float = option(0.0, "weight of the mean square of latents", only=("backbone", "together"))
 
     def __post_init__(self) -> None:
         for name in ("pixel", "latent", "temporal", "perceptual", "latent_size"):
@@ -142,27 +150,27 @@ class TrainConfig:
     steps: int = option(10_000, "optimiser steps")
     batch: int = option(16, "clips per step, over all processes and accumulated parts")
     accumulate: int = option(1, "parts a step's clips are cut into, to fit the memory")
-    tau: tuple[float, float] = option((0.3, 0.3), "masking threshold, drawn log-uniformly")
-    criterion: str = option("latent-l1", "masking criterion")
-    reference: str = option("last-kept", "masking reference")
-    latent_noise: float = option(0.0, "standard deviation of noise put on latents (backbone only)")
-    masked: float = option(
-        0.0, "share of clips that are masked and filled (together only; there tau is in mean changes)"
+    tau: tuple[float, float] = option(
+        (0.3, 0.3), "masking threshold, drawn log-uniformly (together: in mean changes)", only=("lit", "together")
     )
+    criterion: str = option("latent-l1", "masking criterion", only=("lit", "together"))
+    reference: str = option("last-kept", "masking reference", only=("lit", "together"))
+    latent_noise: float = option(0.0, "standard deviation of noise put on latents", only=("backbone", "together"))
+    masked: float = option(0.0, "share of clips that are masked and filled", only=("together",))
     precision: str = option("fp32", "arithmetic: fp32, tf32 or bf16 (autocast)")
     seed: int = option(0, "decides clips, crops, thresholds and first weights")
     max_seconds: float = option(0.0, "time budget: the schedule ends with it; 0: steps alone")
     validate_every: int = option(500, "steps between validations; 0: only at the end")
     validate_clips: int = option(16, "clips that validation looks at")
     validate_interval: int = option(1, "frame interval in validation")
-    validate_tau: float = option(0.0, "threshold in validation; 0: the middle of the tau range")
+    validate_tau: float = option(0.0, "threshold in validation; 0: the middle of the tau range", only=("lit",))
     checkpoint_every: int = option(250, "steps between checkpoints", free=True)
     log_every: int = option(10, "steps between log lines", free=True)
     compile: bool = option(False, "compile the networks with torch.compile", free=True)
     record: bool = option(False, "play steps back as a CUDA graph (one GPU)", free=True)
     pictures: int = option(4, "clips shown in validation pictures; 0: none", free=True)
     tensorboard: bool = option(False, "write TensorBoard events (extra: train)", free=True)
-    latent_cache: str = option("", "folder that keeps latents between visits (lit only)")
+    latent_cache: str = option("", "folder that keeps latents between visits", only=("lit",))
     clips: ClipConfig = field(default_factory=ClipConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -202,11 +210,13 @@ class TrainConfig:
         return dataclasses.replace(self, **groups, **parts[""])
 
 
-def option_fields() -> list[tuple[str, dataclasses.Field[Any]]]:
-    """(group, field) of every plain setting; the group of TrainConfig's own is ''. The command line's flags."""
+def option_fields(task: str | None = None) -> list[tuple[str, dataclasses.Field[Any]]]:
+    """(group, field) of every plain setting, or of those for one task; the group of TrainConfig's own is ''. The
+    command line's flags."""
     own = [("", f) for f in fields(TrainConfig) if f.name not in ("clips", "loss", "optim")]
     groups = (("clips", ClipConfig), ("loss", LossConfig), ("optim", OptimConfig))
-    return own + [(group, f) for group, cls in groups for f in fields(cls)]
+    found = own + [(group, f) for group, cls in groups for f in fields(cls)]
+    return [(group, f) for group, f in found if task is None or task in f.metadata["only"]]
 
 
 def changed_settings(old: Mapping[str, Any], new: TrainConfig) -> list[str]:

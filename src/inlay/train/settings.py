@@ -15,15 +15,15 @@ from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig,
 GROUPS: dict[str, type] = {"": TrainConfig, "clips": ClipConfig, "loss": LossConfig, "optim": OptimConfig}
 
 
-def settings_text(config: TrainConfig) -> str:
-    """Every setting with its meaning, as TOML.
+def settings_text(config: TrainConfig, task: str | None = None) -> str:
+    """Every setting, or those that do something for one task, with its meaning, as TOML.
 
     >>> print(settings_text(TrainConfig()).splitlines()[0])
     steps = 10000  # optimiser steps
     """
     lines: list[str] = []
     group = ""
-    for owner, field in option_fields():
+    for owner, field in option_fields(task):
         if owner != group:
             group = owner
             lines += ["", f"[{group}]"]

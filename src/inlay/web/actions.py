@@ -25,6 +25,7 @@ USUAL, TENTH, PAPER, ALL = "usual tau", "10 % of the tokens", "what the paper ke
 PRESETS: dict[str, float | None] = {USUAL: None, TENTH: 0.10, PAPER: 0.62, ALL: 1.0}  # keep rates; the paper's of DAVIS
 MODELS_OWN = "model's own"  # step
 LONGEST_STATE = 2000  # characters of an address
+ENDED = "This visit has ended, to make room for others; load the page again."
 log = logging.getLogger(__name__)
 
 
@@ -110,7 +111,7 @@ class Actions:
 
     def upload(self, visitor: str | None, path: str | None, advance: Advance) -> View:
         def work(session: Session) -> str:
-            session.load_file(self.tokenizer, self._own(session, path), self.limits, self._in_time(advance))
+            session.load_file(self.tokenizer, self._own(session, path), self.limits, self._in_time(session, advance))
             return _told(session)
 
         return self._try(visitor, work, "A", follow=True)
@@ -118,7 +119,7 @@ class Actions:
     def upload_tokens(self, visitor: str | None, path: str | None, fill: str, advance: Advance) -> View:
         def work(session: Session) -> str:
             session.load_tokens(self.tokenizer, self._own(session, path), self.limits)
-            self._decode(session, "A", fill, self._in_time(advance))
+            self._decode(session, "A", fill, self._in_time(session, advance))
             return f"Decoded {session.name}. There is no original to compare with."
 
         return self._try(visitor, work, "A", follow=True)
@@ -191,7 +192,7 @@ class Actions:
 
     def reconstruct(self, visitor: str | None, which: str, fill: str, advance: Advance) -> View:
         def work(session: Session) -> str:
-            if not self._decode(session, which, fill, self._in_time(advance)):
+            if not self._decode(session, which, fill, self._in_time(session, advance)):
                 return "The mask has changed meanwhile; reconstruct once more."
             return (
                 f"Reconstructed {which} with {render.FILL_NAMES[fill]}. Choose another fill and reconstruct to compare."
@@ -208,7 +209,7 @@ class Actions:
             last = len(slots) - 1
             return render.latents(session, int(slots[int(min(max(frame, 0), last)) if frame == frame else 0]))  # nan
 
-        return self._guarded(work)
+        return self._guarded(session, work)
 
     # --- how ---------------------------------------------------------------------------------------------------------
 
@@ -240,11 +241,13 @@ class Actions:
         render.write_film(result, video, original, session.film_place(which, fill), title=session.name)
         return session.setting(which).result is result
 
-    def _in_time(self, advance: Advance) -> Advance:
-        """The same, which ends what takes longer than one visitor may make the others wait."""
+    def _in_time(self, session: Session, advance: Advance) -> Advance:
+        """The same, which ends what takes longer than one visitor may make the others wait, or what nobody awaits."""
         end = time.monotonic() + self.limits.max_work
 
         def within(share: float, what: str) -> None:
+            if session.closed:
+                raise UsageError(ENDED)
             if time.monotonic() > end:
                 raise UsageError(
                     f"this took longer than {self.limits.max_work:g} s, the most that this page spends on a request; "
@@ -267,17 +270,21 @@ class Actions:
     def _try(self, visitor: str | None, work: Callable[[Session], str], which: str, *, follow: bool = False) -> View:
         """Errors stay with the visitor who made them, as a line on the page; what was there before stays there."""
         session = self.sessions.of(visitor)
-        status = self._guarded(lambda: f'<p class="inlay-status" role="status">{escape(work(session))}</p>')
+        status = self._guarded(session, lambda: f'<p class="inlay-status" role="status">{escape(work(session))}</p>')
+        if session.closed:
+            session.close()
         return self._view(session, status, which, follow=follow)
 
-    def _guarded(self, work: Callable[[], str]) -> str:
+    def _guarded(self, session: Session, work: Callable[[], str]) -> str:
         try:
             return work()
         except InlayError as error:
-            return f'<p class="inlay-status inlay-error" role="alert">{escape(str(error))}</p>'
+            return _error(str(error))
         except Exception:  # a defect of ours must not end the page, nor tell a stranger where our files lie
+            if session.closed:  # its files were taken away while they were in use
+                return _error(ENDED)
             log.exception("a request failed")
-            return '<p class="inlay-status inlay-error" role="alert">Something went wrong here; please try again.</p>'
+            return _error("Something went wrong here; please try again.")
 
     def _view(self, session: Session, status: str, which: str, *, follow: bool) -> View:
         with session.lock:
@@ -297,6 +304,10 @@ class Actions:
                 token_file=setting.token_file if setting is not None and setting.results else None,
                 film=film if film is not None and film.is_file() else None,
             )
+
+
+def _error(text: str) -> str:
+    return f'<p class="inlay-status inlay-error" role="alert">{escape(text)}</p>'
 
 
 def _controls(session: Session, which: str) -> Controls | None:

@@ -68,6 +68,20 @@ function watchStatus() {
   }, 1000 * state.errorSeconds);
 }
 
+// On a phone the line that tells of work and errors has scrolled away when one presses a button: the stage says it too.
+function echoStatus() {
+  const told = $(".told");
+  if (!told) return;
+  const work = document.querySelector("#status .progress-level-inner");
+  const error = document.querySelector("#status .inlay-error");
+  const text = (work || error)?.textContent.trim() || "";
+  const hidden = !text || (!work && document.querySelector("#status").getBoundingClientRect().bottom > 0);
+  if (told.hidden === hidden && (hidden || told.textContent === text)) return;
+  told.hidden = hidden;
+  told.textContent = text;
+  told.classList.toggle("error", !work);
+}
+
 async function copy(button) {
   const text = button.closest("figure").querySelector("pre");
   try {
@@ -97,8 +111,9 @@ function look() {
   }
   receive();
   watchStatus();
+  echoStatus();
 }
 
 state.drawn = () => [state.left, state.right].every((picture) => composed.has(`${picture}/${state.frame}`));
 window.inlay = state;  // for the page's own events, and for whoever looks in from the console
-new MutationObserver(look).observe(document.documentElement, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-view"] });
+new MutationObserver(look).observe(document.documentElement, { childList: true, characterData: true, subtree: true, attributes: true, attributeFilter: ["data-view"] });

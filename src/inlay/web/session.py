@@ -100,10 +100,13 @@ class Session:
     seconds: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)
     uploads: dict[Path, int] = field(default_factory=dict)  # what the visitor sent -> when that came to lie there
+    closed: bool = False  # the visitor has gone, perhaps while something was being made for them
     _made: int = 0  # folders of pictures
 
     def close(self) -> None:
+        """Let everything go; once more where work that was under way has left something since."""
         with self.lock:
+            self.closed = True
             self._take("", {})
         shutil.rmtree(self.folder, ignore_errors=True)
 

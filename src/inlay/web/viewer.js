@@ -376,7 +376,8 @@ function tell(picture, px, py) {
   const lines = [`cell ${row}, ${column} of slot ${slot}`];
   if (score === Infinity) lines.push("kept whole: begins a key chunk");
   else if (score !== null) lines.push(`score ${score.toPrecision(2)}, tau ${Number(setting.tau.toPrecision(3))}`);
-  if (age !== null) lines.push(age === 0 ? "kept: age 0" : `dropped: age ${age} slot${age > 1 ? "s" : ""}`);
+  if (age === null) lines.push("dropped: never kept so far");
+  else lines.push(age === 0 ? "kept: age 0" : `dropped: age ${age} slot${age > 1 ? "s" : ""}`);
   return lines.join("\n");
 }
 

@@ -10,6 +10,9 @@ from inlay.cli.screen import Screen
 if TYPE_CHECKING:
     from inlay.backbones import Entry
 
+LINE = "{:>8}  {:>8}  {:>10}  {:<15}  {}"
+HEAD = LINE.format("strides", "channels", "parameters", "weights", "what it is; licence")
+
 
 def backbones(*, screen: Screen) -> None:
     """List the backbones that can be named.
@@ -19,7 +22,8 @@ def backbones(*, screen: Screen) -> None:
     from inlay.backbones import BACKBONES
 
     records = {name: record(entry) for name, entry in BACKBONES.items()}
-    screen.show({"backbones": records}, [(name, line(r)) for name, r in records.items()])
+    rows = [("name", HEAD), *((name, LINE.format(*cells(r))) for name, r in records.items())]
+    screen.show({"backbones": records}, rows)
 
 
 def record(entry: Entry) -> dict[str, Any]:
@@ -44,7 +48,13 @@ def weights_of(entry: Entry) -> str:
         return f"to fetch; needs: {install_line('hf')}"
 
 
-def line(r: dict[str, Any]) -> str:
+def cells(r: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the list, below HEAD."""
     strides = "x".join(map(str, r["strides"]))
-    size = f"{r['million_parameters']:.1f} M"
-    return f"{strides:>7} {r['channels']:>4} ch {size:>8}  {r['weights']:<16} {r['about']}; {r['licence']}"
+    return (
+        strides,
+        str(r["channels"]),
+        f"{r['million_parameters']:.1f} M",
+        r["weights"],
+        f"{r['about']}; {r['licence']}",
+    )

@@ -14,6 +14,11 @@ from inlay.errors import MissingError, UsageError, VideoError, pick
 if TYPE_CHECKING:
     from inlay.measure import MeasureConfig
 
+METRIC_NAMES = (  # those that two videos suffice for; a guard test holds them against the library's table
+    "psnr", "psnr-video", "ssim", "ssim-gaussian", "lpips", "vmaf", "flicker", "flicker-static", "flicker-moving",
+    "error-level",
+)  # fmt: skip
+
 
 def compare(
     context: typer.Context,
@@ -26,7 +31,7 @@ def compare(
     ],
     *,
     metrics: Annotated[
-        str, typer.Option("--metrics", metavar="NAMES", help="Names with commas between; an unknown one lists all.")
+        str, typer.Option("--metrics", metavar="NAMES", help=f"With commas between, of {', '.join(METRIC_NAMES)}.")
     ] = "psnr,ssim",
     size: options.Size = "keep",
     device: options.Device = "auto",
@@ -56,7 +61,8 @@ def compare(
 
     results = many.for_each(inputs, work, context=context, screen=screen)
     if inputs.many and not screen.json:
-        _show_means(results, names, screen)
+        units = {name: f" {METRICS[name].unit}".rstrip() for name in names}
+        _show_means(results, units, screen)
 
 
 def _pairs(reference: str, other: str, screen: Screen) -> tuple[many.Inputs, dict[str, str]]:
@@ -102,8 +108,8 @@ def _compare_two(
     return many.Result(record=record, rows=rows, line=", ".join(f"{name} {text}" for name, text in rows))
 
 
-def _show_means(results: list[many.Result], names: tuple[str, ...], screen: Screen) -> None:
+def _show_means(results: list[many.Result], units: dict[str, str], screen: Screen) -> None:
     """What the pairs have in common, in one line at the end."""
-    values = {name: [r.record[name] for r in results if name in r.record] for name in names}
-    means = [f"{name} {sum(found) / len(found):.4f}" for name, found in values.items() if found]
+    values = {name: [r.record[name] for r in results if name in r.record] for name in units}
+    means = [f"{name} {sum(found) / len(found):.4f}{units[name]}" for name, found in values.items() if found]
     screen.line({}, f"mean of {len(results)}: {', '.join(means)}")

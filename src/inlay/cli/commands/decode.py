@@ -35,7 +35,7 @@ def decode(
     out_dir: options.OutDir = None,
     start_seconds: options.From = None,
     end_seconds: options.To = None,
-    fill: options.Fill = None,
+    fill: options.FilesFill = None,
     lossless: options.Lossless = False,
     crf: options.Crf = 16,
     backbone: options.FilesBackbone = None,

@@ -64,9 +64,11 @@ def _rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     for name, path in record["metric_weights"].items():
         rows.append((f"weights {name}", path or "not found; run: inlay fetch metrics"))
     for extra, packages in record["extras"].items():
-        missing = not all(packages.values())
-        hint = f"; to complete: {install_line(str(extra))}" if missing else ""
-        rows.append((f"extra {extra}", _listed(packages) + hint))
+        found, line = _listed({name: there for name, there in packages.items() if there}), install_line(str(extra))
+        hint = (
+            "" if all(packages.values()) else f"; to complete: {line}" if found else f"not installed; to add it: {line}"
+        )
+        rows.append((f"extra {extra}", found + hint))
     rows += [(name, "yes" if there else "no") for name, there in record["able"].items()]
     rows += [(f"fast path {i}", f"{name}: {state}") for i, (name, state) in enumerate(record["fast_paths"].items(), 1)]
     return rows

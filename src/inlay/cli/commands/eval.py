@@ -32,7 +32,7 @@ def evaluate(
     *,
     rule: Annotated[
         str,
-        typer.Option("--rule", metavar="NAMES", help="Rules with commas between, or all; an unknown one lists them."),
+        typer.Option("--rule", metavar="NAMES", help="Rules with commas between, or all."),
     ] = "ours",
     reconstructions: Annotated[
         str | None,
@@ -61,7 +61,9 @@ def evaluate(
 ) -> None:
     """Score rules, or reconstructions, on a data set.
 
-    Rules: full, ours, hold, linear, random, frame-skip, pixel-l1, search, search-blocks, router.
+    Rules that choose cells: ours (the paper's), full (every cell), random, frame-skip (whole slots), pixel-l1 (pixels
+    in place of latents), search and search-blocks (as few as reach an error, by decoding: ElasticTok's way), router (a
+    decode tells which: InfoTok's way). And ours with another fill: hold, linear.
     """
     from inlay.masking import Budget
     from inlay.measure import MeasureConfig
@@ -229,7 +231,7 @@ def _table(
         rates = [rate_cell(records).text, bits_cell(records).text, calls] if known else ["-"] * 3
         marks = [f"{BEST if best.get(m) == name else ''}{scores[name][m].text}" for m in shown]
         body.append([name, *rates, *marks])
-    return ["rule", "kept", "bits a pixel", "NFE", *map(heading, shown)], body
+    return ["rule", "kept", "bits a pixel", "extra passes", *map(heading, shown)], body
 
 
 def _counts(record: Record) -> dict[str, Any]:

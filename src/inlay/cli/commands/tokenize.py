@@ -54,10 +54,21 @@ Batch = Annotated[
     ),
 ]
 PathColumn = Annotated[
-    str | None, typer.Option("--path-column", metavar="NAME", help="Of a table.  [default: path, video, file …]")
+    str | None,
+    typer.Option(
+        "--path-column",
+        metavar="NAME",
+        help="Of a table: which names the videos.  [default: the first of path, video, video_path, file, file_name, "
+        "filename, url]",
+    ),
 ]
 CaptionColumn = Annotated[
-    str | None, typer.Option("--caption-column", metavar="NAME", help="Of a table.  [default: caption, text …]")
+    str | None,
+    typer.Option(
+        "--caption-column",
+        metavar="NAME",
+        help="Of a table: which has the captions.  [default: the first of caption, text, prompt, description]",
+    ),
 ]
 
 

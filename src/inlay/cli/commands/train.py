@@ -118,14 +118,14 @@ class TrainJob:
         screen.show(record, rows)
 
 
-def _show_preset(presets: Presets) -> Any:
+def _show_preset(task: str, presets: Presets) -> Any:
     """A flag that prints a preset as a file for --config, and leaves: it needs neither data nor a run."""
 
     def show(name: str | None) -> None:
         if name is not None:
             from inlay.train.settings import settings_text
 
-            typer.echo(settings_text(pick("preset", name, presets)()), nl=False)
+            typer.echo(settings_text(pick("preset", name, presets)(), task), nl=False)
             raise typer.Exit
 
     text = f"Print the settings of a preset ({', '.join(presets)}) as a file for --config, and leave."
@@ -133,22 +133,22 @@ def _show_preset(presets: Presets) -> Any:
 
 
 def train_command(name: str, presets: Presets) -> Callable[[Callable[..., None]], None]:
-    """A command of `inlay train`: flags for its job, its presets, and each training setting."""
+    """A command of `inlay train`: flags for its job, its presets, and each training setting that it looks at."""
 
     def add(command: Callable[..., None]) -> None:
-        shown = options.parameter("show_preset", _show_preset(presets), None)
-        flags = options.with_flags(command, settings={"show_preset": shown, **_settings()})
+        shown = options.parameter("show_preset", _show_preset(name, presets), None)
+        flags = options.with_flags(command, settings={"show_preset": shown, **_settings(name)})
         app.command(name, cls=PanelCommand)(flags)
 
     return add
 
 
 @cache
-def _settings() -> dict[str, inspect.Parameter]:
+def _settings(task: str) -> dict[str, inspect.Parameter]:
     owners = {"": TrainConfig, "clips": ClipConfig, "loss": LossConfig, "optim": OptimConfig}
     hints: dict[str, dict[str, Any]] = {group: get_type_hints(owner) for group, owner in owners.items()}
     found = {}
-    for group, field in option_fields():
+    for group, field in option_fields(task):
         text = field.metadata["help"]
         kind = hints[group][field.name]
         name = METAVARS.get(kind, "LOW HIGH" if field.name != "betas" else "X Y")

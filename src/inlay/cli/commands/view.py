@@ -54,7 +54,7 @@ def view(
     reference: options.Reference = "last-kept",
     mode: options.Mode = "auto",
     size: options.Size = "keep",
-    model: options.FilledModel,
+    model: options.FilesModel,
     large: options.Large = False,
     force: options.Force = False,
     screen: Screen,
@@ -62,8 +62,9 @@ def view(
     """Film which cells of a clip are kept.
 
     Side by side: input, kept cells lit, reconstruction; above, file, tau, keep rate, bits and PSNR up to the chunk that
-    is shown; beneath, the share of kept cells. From a token file without --original: the last two panels, no PSNR. With
-    OUT.png: a contact sheet of masks for several tau.
+    is shown; beneath, the share of kept cells. From a token file without --original: the last two panels, no PSNR. To
+    film another budget than --tau, encode with it and give the token file. With OUT.png: a contact sheet of masks for
+    several tau.
     """
     taus = list(tau or ())
     is_tokens = Path(source).suffix == paths.TOKEN_SUFFIX

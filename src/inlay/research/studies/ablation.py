@@ -12,7 +12,7 @@ from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.quality import compare_records, mean_of, perceptual
 from inlay.research.studies.records import Record, is_set, mean_rate, score_set
 from inlay.research.studies.rules import Setting
-from inlay.research.studies.sections import DIGITS, NEARLY_THE_SAME, Finding, Section, heading, number
+from inlay.research.studies.sections import DIGITS, NEARLY_THE_SAME, Finding, Section, axis, heading, number
 from inlay.research.studies.workspace import Workspace
 
 PLAIN = ("hold", "linear")
@@ -150,7 +150,7 @@ def _panels(work: Workspace, curves: dict[str, list[list[Record]]], notes: tuple
     for metric in work.metrics:
         if metric not in NEARLY_THE_SAME:
             series = tuple(_curve(work, label, points, metric, notes) for label, points in curves.items())
-            panels.append(Panel(title=heading(metric), x_label="keep rate, %", y_label=metric, series=series))
+            panels.append(Panel(title=heading(metric), x_label="keep rate, %", y_label=axis(metric), series=series))
     return panels
 
 

@@ -146,7 +146,7 @@ def open_data(
     videos = tuple(dict.fromkeys(listing.videos))  # one that is named twice would count twice
     clips: list[Clip] = []
     left_out: list[str] = []
-    used = 0
+    used = short = 0
     for found, path in videos:
         if limit and used >= limit:
             break
@@ -160,6 +160,7 @@ def open_data(
             continue
         count = min(spec.clips, frames // spec.span) if spec.span <= frames else 0
         if count == 0:
+            short += 1
             left_out.append(f"{label}: {frames} frames, a clip needs {spec.span}")
         used += bool(count)
         for i in range(count):
@@ -168,7 +169,8 @@ def open_data(
     for line in left_out:
         tell(f"left out: {line}")
     if not clips:
-        raise VideoError(f"{place}: none of {len(videos)} videos can be used; the first: {left_out[0]}")
+        about = "frames" if short == len(left_out) else ()
+        raise VideoError(f"{place}: none of {len(videos)} videos can be used; the first: {left_out[0]}", about=about)
     label = name or (Path(place).stem if Path(place).is_file() else Path(place).resolve().name)
     return DataSet(
         name=_legible(label), layout=listing.layout, split=listing.split, spec=spec, clips=tuple(clips),

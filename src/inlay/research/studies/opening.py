@@ -11,6 +11,7 @@ from inlay.research.studies.sections import Section, Table
 
 FULL, OURS = "full", "ours"  # how the rows of a table begin
 PSNR = "psnr"
+PSNR_AXES = ("PSNR, dB", PSNR)  # of plots, now and in earlier records
 
 
 def sentences(sections: Sequence[Section]) -> tuple[str, ...]:
@@ -23,7 +24,7 @@ def sentences(sections: Sequence[Section]) -> tuple[str, ...]:
 def headline(sections: Sequence[Section]) -> Panel | None:
     """The plot of PSNR that compares most; where there is none, the first plot."""
     panels = [panel for s in sections for figure in s.figures for panel in figure.panels if panel.series]
-    quality = [panel for panel in panels if panel.y_label == PSNR]
+    quality = [panel for panel in panels if panel.y_label in PSNR_AXES]
     return max(quality, key=lambda panel: len(panel.series)) if quality else next(iter(panels), None)
 
 

@@ -153,9 +153,17 @@ def metric_cell(records: Sequence[Record], metric: str, config: MeasureConfig) -
 
 def heading(metric: str) -> str:
     """`PSNR ↑`."""
-    row = METRICS[metric]
-    name = metric.upper() if metric in ("psnr", "ssim", "lpips", "fvd", "kvd", "vmaf") else metric
-    return f"{name} {ARROWS[row.better]}"
+    return f"{_printed(metric)} {ARROWS[METRICS[metric].better]}"
+
+
+def axis(metric: str) -> str:
+    """`PSNR, dB`."""
+    unit = METRICS[metric].unit
+    return f"{_printed(metric)}, {unit}" if unit else _printed(metric)
+
+
+def _printed(metric: str) -> str:
+    return metric.upper() if metric in ("psnr", "ssim", "lpips", "fvd", "kvd", "vmaf") else metric
 
 
 def missing_notes(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
@@ -230,4 +238,6 @@ def _panel(rows: Rows, metric: str) -> Panel | None:
             series.append(Series(label=name, x=x, y=y, notes=tuple(r.clip for r in found)))
     if not series:
         return None
-    return Panel(title=heading(metric), x_label="keep rate, %", y_label=metric, series=tuple(series), scatter=True)
+    return Panel(
+        title=heading(metric), x_label="keep rate, %", y_label=axis(metric), series=tuple(series), scatter=True
+    )
