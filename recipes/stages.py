@@ -75,6 +75,7 @@ QUANTISER_SHARE = 0.04  # of the error at full rate that rounding to a step of 1
 FINEST = 0.25  # step at which bits are counted where it is finer
 WARM = 16  # steps before the clock starts: compilers and recordings
 LOOK_EVERY = 230.0  # seconds
+RECOMPILE_LIMIT = 64  # shapes of one piece of code
 RULE = MaskConfig()
 BEGAN = time.monotonic()
 
@@ -143,7 +144,12 @@ def train(
 
 
 def compile_blocks(nets: Nets, kind: str) -> None:
-    """The parts that repeat: a graph of each is compiled once."""
+    """The parts that repeat: a graph of each is compiled once.
+
+    They share their code, so torch counts every shape of every stage as one more recompilation of it. Past its limit,
+    8, it runs them uncompiled and only warns: a step then takes twice as long.
+    """
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     blocks: list[nn.Module] = list(nets["lit"].blocks)
     if kind != "taef2":
         for half in (nets["backbone"].encoder, nets["backbone"].decoder):
