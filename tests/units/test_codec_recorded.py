@@ -31,7 +31,7 @@ def made() -> Tokenizer:
 
 def coded(tokenizer: Tokenizer, mode: str, videos: list[Video]) -> tuple[list[list[Tokens]], list[list[Video]]]:
     """Videos in step, there and back."""
-    encoder = Encoder(tokenizer, EncodeConfig(mode=mode, chunk_frames=9), tau=0.05, streams=len(videos), batch=8)
+    encoder = Encoder(tokenizer, EncodeConfig(mode=mode, chunk_frames=9), tau=0.3, streams=len(videos), batch=8)
     rows = [a + b for a, b in zip(encoder.push_all(videos), encoder.flush_all(), strict=True)]
     decoder = Decoder(tokenizer, streams=len(videos))
     return rows, list(decoder.decode_all(zip(*rows, strict=True)))

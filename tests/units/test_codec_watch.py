@@ -142,3 +142,16 @@ def test_the_curve_of_an_encode_is_that_of_its_file(tokenizer: Tokenizer, tmp_pa
     with tokenizer.watched_by(curve):
         tokens = tokenizer.encode(moving_square(70, 16, 24), tau=0.3)
     assert curve == keep_curve(tokens.chunks()) and curve.keep_rate == pytest.approx(tokens.keep_rate)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_chunks_that_keep_everything_are_not_filled(tokenizer: Tokenizer, mode: str) -> None:
+    video, fills = moving_square(70, 16, 24), []
+    for tau in (0.0, 0.3):
+        tokens, seen = tokenizer.encode(video, tau=tau, mode=mode, cuts=False), Everything()  # type: ignore[call-overload]
+        with tokenizer.watched_by(seen):
+            frames = tokenizer.decode(tokens).frames
+        fills.append(seen.networks["fill"])
+        whole = bool(tokens.mask.all())
+        assert whole == (tau == 0) == frames.equal(tokenizer.decode(tokens, fill="hold").frames)
+    assert fills == [0, 3]

@@ -21,7 +21,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import VideoError
 from inlay.scale import TokenizeConfig
 from inlay.scale.feed import PIECE_BYTES, Ended, Feed, Opened, decode_item
-from inlay.scale.helpers import HelperDied, Helpers
+from inlay.scale.gpu_helpers import HelperDied, Helpers
 from inlay.scale.plan import Shard
 from inlay.scale.sources import SourceItem
 from inlay.scale.worker import Task, Worker

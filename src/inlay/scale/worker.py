@@ -21,7 +21,7 @@ from inlay.codec.calls import BatchLimits
 from inlay.scale.config import TokenizeConfig
 from inlay.scale.encode import Encoded, Refused, encode_feeds
 from inlay.scale.feed import Decode, Feed, OpenVideo, decode_item
-from inlay.scale.helpers import HelperDied, Helpers
+from inlay.scale.gpu_helpers import HelperDied, Helpers
 from inlay.scale.layout import JOB, LatentMoments, dump, shard_name, shard_record_name
 from inlay.scale.plan import Shard
 from inlay.scale.shards import WRITERS, ShardRecord
