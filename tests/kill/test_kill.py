@@ -239,6 +239,6 @@ def test_a_full_disk_stops_the_job_with_one_line(source: Path, tmp_path: Path) -
     options = ["--backbone", "mini-untrained", "--tau", "0.1", "--workers", "2"]
     done = subprocess.run([*limited, *command, *options], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     lines = done.stderr.decode().strip().splitlines()
-    assert done.returncode == 1 and len(lines) == 1, done.stderr.decode()
+    assert done.returncode == 6 and len(lines) == 1, done.stderr.decode()
     assert lines[0].startswith("inlay: cannot write ") and "run the same command again" in lines[0]
     assert not list(job.out.rglob("*.part")) and not list((job.out / "shards").glob("*"))
