@@ -63,10 +63,11 @@ def test_networks_are_counted_by_the_clips_that_enter_them(tokenizer: Tokenizer,
         tokens = tokenizer.encode(video, tau=0.3, mode=mode, cuts=False)  # type: ignore[call-overload]
         chunks = len(tokens.spans)
         assert seen.networks == {"encode": chunks} and chunks == 3
+        fills = with_holes(tokens)
         tokenizer.decode(tokens)
-        assert seen.networks == {"encode": 3, "fill": 3, "decode": 3}
+        assert seen.networks == {"encode": 3, "fill": fills, "decode": 3}
         tokenizer.decode(tokens, fill="hold")  # which is no network
-        assert seen.networks == {"encode": 3, "fill": 3, "decode": 6}
+        assert seen.networks == {"encode": 3, "fill": fills, "decode": 6}
     tokenizer.encode(video, tau=0.3)
     assert seen.networks["encode"] == 3, "nobody looks on after the block"
 
@@ -154,4 +155,11 @@ def test_chunks_that_keep_everything_are_not_filled(tokenizer: Tokenizer, mode: 
         fills.append(seen.networks["fill"])
         whole = bool(tokens.mask.all())
         assert whole == (tau == 0) == frames.equal(tokenizer.decode(tokens, fill="hold").frames)
-    assert fills == [0, 3]
+    assert fills == [0, with_holes(tokens)]
+
+
+def with_holes(tokens: Tokens) -> int:
+    """Chunks that dropped something; the last of these videos is one slot of six cells, and keeps them all."""
+    count = sum(not bool(chunk.mask.all()) for chunk in tokens.chunks())
+    assert count == 2
+    return count
