@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +24,11 @@ from inlay.errors import UsageError
 from inlay.kernels import compile_halves
 from inlay.kernels.rule import PATHS
 from inlay.tokenizer import Tokenizer
+from inlay.train.presets import LIT_PRESETS
 from inlay.video import read_video, write_video
 from tests.conftest import moving_square
 from tests.contracts.tiny_diffusers import WAN_22, saved
+from tests.guard.tree import ROOT
 
 FULL_22 = {"base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "is_residual": True, "patch_size": 2,
            "in_channels": 12, "out_channels": 12, "scale_factor_spatial": 16}  # fmt: skip
@@ -182,6 +185,28 @@ def test_the_table_is_true_of_the_published_shapes() -> None:
         assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(entry.million, abs=0.05)
     assert resolve("Wan-AI/Wan2.2-TI2V-5B-Diffusers") == "wan-2.2"
     assert resolve("Wan-AI/Wan2.2-T2V-A14B-Diffusers") == "wan-2.1"  # the large ones kept the first autoencoder
+
+
+def test_the_page_has_the_numbers_of_its_records() -> None:
+    page = (ROOT / "docs" / "backbones.md").read_text(encoding="utf-8")
+    models = json.loads((ROOT / "benchmarks" / "wan_h200_2026-11-18.json").read_text())["models"]
+    forms = {
+        "diffusers_eager": "diffusers, eager", "ours_eager": "ours, eager",
+        "ours_channels_last": "ours, weights channels-last", "ours_replayed": "ours, replayed from CUDA graphs",
+    }  # fmt: skip
+    assert {key for rows in models.values() for key in rows} == {"parameters", *(f"{form}_batch1" for form in forms)}
+    for form, name in forms.items():
+        line = f"| {name} |"
+        for row in (models[model][f"{form}_batch1"] for model in ("wan-2.1", "wan-2.2")):
+            off = max(row["encode_difference"], row["decode_difference"])
+            line += f" {row['encode_ms']:.0f} | {row['decode_ms']:.0f} | {100 * off:.1f} % |"
+        assert line in page, line
+    rows = json.loads((ROOT / "benchmarks" / "train_wan_h200_2026-11-18.json").read_text())["rows"]
+    for row in rows:
+        cost = rf"{row['seconds_a_step']:.1f} s and\s{row['peak_gb']:.1f} GB with `--accumulate {row['accumulate']}`"
+        assert re.search(cost, page), cost
+    steps = LIT_PRESETS["plus"]().steps
+    assert f"{steps:,} steps of the preset are {steps * rows[0]['seconds_a_step'] / 3600:.0f} hours" in page
 
 
 def test_a_model_under_the_name_of_another_is_refused(named: tuple[str, Path]) -> None:

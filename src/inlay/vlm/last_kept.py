@@ -13,6 +13,7 @@ depends on tau, and the servers fix the number beforehand. So tau is searched:
 3. The scan at tau keeps at most the wanted count. What is missing is filled up with the tokens that came nearest to
    tau; of equal ones the earlier frame, then the earlier place.
 
+On a GPU steps 2 and 3 walk in Triton kernels (`kernels.search_triton`), which decide the same to the bit.
 The first frame is always kept. All shapes follow from the shapes of the input and the count.
 Legend: T frames, P places of a frame, D channels, K thresholds side by side.
 """
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.errors import ConfigError, ShapeError, pick
+from inlay.kernels import may_run
 from inlay.types import describe
 
 ROUNDS = ((24, 128), (16, 256), (8, 256), (0, 256))  # (lowest bit, values) of each byte; the sign bit is never set
@@ -68,11 +70,7 @@ def last_kept_mask(x_TPD: Tensor, count: int, *, criterion: str = "cosine") -> T
     if count in (P, T * P):  # nothing to choose
         frame_T = torch.arange(T, device=x_TPD.device) * P < count
         return frame_T[:, None].expand(T, P).contiguous()
-    table_TSP = distances(x_TPD, measure)
-    tau_K = search(table_TSP, count)
-    rank_TP = torch.full((T, P), torch.inf, device=x_TPD.device)
-    for t, (score_KP, keep_KP) in enumerate(walk(table_TSP, tau_K), start=1):
-        rank_TP[t] = torch.where(keep_KP, torch.inf, score_KP)[0]
+    rank_TP = ranks(distances(x_TPD, measure), count)
     order = rank_TP.flatten().argsort(descending=True, stable=True)
     keep = torch.zeros(T * P, dtype=torch.bool, device=x_TPD.device)
     return keep.index_fill_(0, order[:count], True).view(T, P)
@@ -86,6 +84,19 @@ def distances(x_TPD: Tensor, measure: Callable[[Tensor], Tensor]) -> Tensor:
     most = torch.finfo(torch.float32).max
     table_PTT = measure(x_TPD.float().transpose(0, 1))
     return table_PTT.nan_to_num(nan=most, posinf=most).permute(1, 2, 0).contiguous()
+
+
+def ranks(table_TSP: Tensor, count: int) -> Tensor:
+    """[T, P]: infinite where the scan at tau keeps, elsewhere the distance from the token kept last."""
+    if may_run("scan", tensors=(table_TSP,)):
+        from inlay.kernels import search_triton
+
+        return search_triton.ranks(table_TSP, count, ROUNDS)
+    T, _, P = table_TSP.shape
+    rank_TP = torch.full((T, P), torch.inf, device=table_TSP.device)
+    for t, (score_KP, keep_KP) in enumerate(walk(table_TSP, search(table_TSP, count)), start=1):
+        rank_TP[t] = torch.where(keep_KP, torch.inf, score_KP)[0]
+    return rank_TP
 
 
 def walk(table_TSP: Tensor, tau_K: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
