@@ -4,11 +4,12 @@
     python benchmarks/bench_wan.py --out benchmarks/wan_h200.json [--seconds 110]
 
 Measured in one run, in bfloat16 on clips of 33x256x256, encode and decode apart: diffusers' own calls, eager (the form
-that trainers run); ours, eager; ours with weights channels-last; ours replayed from CUDA graphs; ours compiled. Times
-are medians of whole calls after a warm-up, divided by the clips of a batch. Before it is timed each form is held
-against diffusers' numbers; one that fails is recorded with its error. Only the first batch is compiled. After
-`--seconds` nothing more is begun, and the file is written after each form. `--device cpu --tiny` only shows that it
-runs.
+that trainers run); ours, eager; ours compiled, block by block and in whole halves, and replayed from CUDA graphs as the
+library does it; ours with weights channels-last; ours replayed alone. Times are medians of whole calls after a warm-up,
+divided by the clips of a batch. Before it is timed each form is held against diffusers' numbers; one that fails, or
+that compiles longer than `--compile-seconds`, is recorded with its error and what was found before it. Only the first
+batch is compiled. After `--seconds` nothing more is begun. The file is written after each form, and names what has not
+been run. `--device cpu --tiny` only shows that it runs.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ import json
 import math
 import platform
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import diffusers
 import torch
+from diffusers.models.autoencoders.autoencoder_kl_wan import WanResidualBlock
 from torch import Tensor
 
 from inlay.backbones.diffusers import KINDS, Wan
@@ -42,7 +47,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 TINY = {"base_dim": 4, "decoder_base_dim": 4, "num_res_blocks": 1}
-COMPILED = "ours_compiled"
+COMPILED = ("ours_compiled_blocks", "ours_compiled")
+GRAPHS = 64  # of one function: each shape of a block, with none, one or two frames before it
 Form = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
 
@@ -82,31 +88,76 @@ def compiled(network: Wan) -> Form:
     other = copy.deepcopy(network)
     for half in (other.encoder, other.decoder):  # as INLAY_FAST=compile does
         half.compile(dynamic=False)
-    return other.encode, other.decode
+    return Replay(other.encode), Replay(other.decode)
+
+
+def compiled_blocks(network: Wan, *, backend: str = "inductor") -> Form:
+    """Residual blocks alone, as one function of block, frames and caches: blocks of one shape share a graph."""
+    other = copy.deepcopy(network)
+    torch._dynamo.config.recompile_limit = GRAPHS
+    run = torch.compile(residual, dynamic=False, backend=backend)
+    for part in other.modules():
+        if isinstance(part, WanResidualBlock):
+            part.forward = partial(with_cache, run, part)  # type: ignore[method-assign]
+    return Replay(other.encode), Replay(other.decode)
+
+
+def residual(block: WanResidualBlock, x: Tensor, one: Tensor | None, two: Tensor | None) -> tuple[Any, ...]:
+    cache = [one, two]  # of its two convolutions
+    y = WanResidualBlock.forward(block, x, feat_cache=cache, feat_idx=[0])
+    return y, *cache
+
+
+def with_cache(
+    run: Callable[..., tuple[Any, ...]], block: WanResidualBlock, x: Tensor, feat_cache: list, feat_idx: list[int]
+) -> Tensor:
+    """A block as the halves call it: its place in the whole cache is kept out of the graph."""
+    here = slice(feat_idx[0], feat_idx[0] + 2)
+    y, *feat_cache[here] = run(block, x, *feat_cache[here])
+    feat_idx[0] += 2
+    return y
 
 
 FORMS: dict[str, Callable[[Wan], Form]] = {
     "diffusers_eager": theirs,
     "ours_eager": lambda network: (network.encode, network.decode),
+    "ours_compiled_blocks": compiled_blocks,
+    "ours_compiled": compiled,
     "ours_channels_last": channels_last,
     "ours_replayed": lambda network: (Replay(network.encode), Replay(network.decode)),
-    COMPILED: compiled,
 }
 
 
-def measure_form(form: Form, sample: Sample, a: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds a clip, the peak of memory, and how far the numbers are from those of diffusers."""
-    (encode, decode), x, z, pixels = form, sample.x, sample.z, sample.pixels
-    found = {
-        "encode_difference": float((encode(x) - z).norm() / z.norm()),
-        "decode_difference": float((decode(z).clamp(-1, 1) - pixels).norm() / pixels.norm()),
-    }
-    for name, call in (("encode", lambda: encode(x)), ("decode", lambda: decode(z))):
-        spent = timed(call, torch.device(a.device), repeats=a.repeats, warmup=a.warmup)
-        found[f"{name}_ms"] = spent["ms"] / len(x)
+def measure_form(form: Form, sample: Sample, a: argparse.Namespace, row: dict[str, Any]) -> None:
+    """Into the row: milliseconds a clip, the peak of memory, and how far the numbers are from those of diffusers."""
+    halves = (("encode", form[0], sample.x, sample.z), ("decode", form[1], sample.z, sample.pixels))
+    for name, call, given, wanted in halves:
+        begin = time.perf_counter()
+        found = call(given)
+        row[f"{name}_difference"] = float(((found.clamp(-1, 1) if name == "decode" else found) - wanted).norm()
+                                          / wanted.norm())  # fmt: skip
+        row[f"{name}_first_seconds"] = round(time.perf_counter() - begin, 1)
+        del found
+        spent = timed(partial(call, given), torch.device(a.device), repeats=a.repeats, warmup=a.warmup)
+        row[f"{name}_ms"] = spent["ms"] / len(given)
         if a.device == "cuda":
-            found[f"{name}_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
-    return found
+            row[f"{name}_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError after so many seconds, and again each second: a compiler may swallow the first one."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"took more than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e6), 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,22 +180,27 @@ class Sample:
 
 @torch.inference_mode()
 def measure(network: Wan, form: str, sample: Sample, a: argparse.Namespace) -> dict[str, Any]:
-    begin = time.perf_counter()
+    begin, row = time.perf_counter(), dict[str, Any]()
     try:
-        row: dict[str, Any] = measure_form(FORMS[form](network), sample, a)
+        with at_most(a.compile_seconds) if form in COMPILED else nullcontext():
+            measure_form(FORMS[form](network), sample, a, row)
     except Exception as error:  # the other forms are worth their numbers all the same
-        row = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        late = form in COMPILED and time.perf_counter() - begin > a.compile_seconds  # whatever the compiler made of it
+        told = f"took more than {a.compile_seconds:.0f} s" if late else f"{type(error).__name__}: {error}"
+        row["error"] = told.splitlines()[0]
+    if form in COMPILED:
+        torch._dynamo.reset()
     if a.device == "cuda":
         torch.cuda.empty_cache()
     return row | {"seconds_in_all": round(time.perf_counter() - begin, 1)}
 
 
 def plan(a: argparse.Namespace) -> list[tuple[int, str, str]]:
-    """(batch, model, form), best first: the first batch, one model compiled, then larger batches, then the rest."""
-    plain = [(batch, name, form) for batch in a.batches for name in a.models for form in a.forms if form != COMPILED]
-    slow = [(a.batches[0], name, COMPILED) for name in a.models if COMPILED in a.forms]
-    first = [job for job in plain if job[0] == a.batches[0]]
-    return [*first, *slow[:1], *plain[len(first) :], *slow[1:]]
+    """(batch, model, form), best first: all of the first model, then what is not compiled, then the rest."""
+    forms = [form for form in FORMS if form in a.forms]
+    jobs = [(batch, name, form) for batch in a.batches for name in a.models for form in forms]
+    jobs = [job for job in jobs if job[0] == a.batches[0] or job[2] not in COMPILED]
+    return sorted(jobs, key=lambda job: job[:2] != (a.batches[0], a.models[0]) and 1 + (job[2] in COMPILED))
 
 
 def main() -> None:
@@ -158,6 +214,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=4)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=math.inf, help="after so many no form is begun")
+    parser.add_argument("--compile-seconds", type=float, default=math.inf, help="for a compiled form, timing included")
     parser.add_argument("--tiny", action="store_true", help="a hundredth of the network, to see that all is in place")
     parser.add_argument("--out", type=Path, default=None)
     words = sys.argv[1:]
@@ -170,13 +227,13 @@ def main() -> None:
     record: dict[str, Any] = {
         "command": shlex.join(["python", "benchmarks/bench_wan.py", *told]),
         "device": device, "torch": torch.__version__, "diffusers": diffusers.__version__, "dtype": "bfloat16",
-        "frames": a.frames, "side": a.side, "tiny": a.tiny, "models": {}, "left_out": [],
+        "frames": a.frames, "side": a.side, "tiny": a.tiny, "models": {},
+        "left_out": [f"{name} {form} batch {batch}" for batch, name, form in plan(a)],
     }  # fmt: skip
     begin, networks, samples = time.perf_counter(), {}, {}
     for batch, name, form in plan(a):
         if time.perf_counter() - begin > a.seconds:
-            record["left_out"].append(f"{name} {form} batch {batch}")
-            continue
+            break
         if name not in networks:
             networks[name] = made(name, a)
             record["models"][name] = {"parameters": networks[name].spec.parameters}
@@ -184,6 +241,7 @@ def main() -> None:
             samples[name, batch] = Sample.of(networks[name], batch, a)
         row = measure(networks[name], form, samples[name, batch], a)
         record["models"][name][f"{form}_batch{batch}"] = row
+        record["left_out"].pop(0)
         print(name, batch, form, row, flush=True)
         if a.out:  # after every form, so that a run cut short leaves what it found
             a.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -6,7 +6,7 @@
 Steps of the preset `plus` (16 clips of 33 frames) on noise: encode, mask, fill, decode, gradients through the decoder,
 one update. Reading videos, validation and checkpoints are left out. Each case is a size of the crop and a number of
 parts that a step is cut into (`--accumulate`); one that does not fit is recorded with its error. After `--seconds` no
-case is begun. `--device cpu --tiny` only shows that it runs.
+case is begun; the record names those left out. `--device cpu --tiny` only shows that it runs.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ def main() -> None:
     record: dict[str, Any] = {
         "command": shlex.join(["python", "benchmarks/train_wan.py", *told]),
         "device": torch.cuda.get_device_name() if a.device == "cuda" else platform.machine(),
-        "torch": torch.__version__, "tiny": a.tiny, "rows": [], "left_out": [],
+        "torch": torch.__version__, "tiny": a.tiny, "rows": [],
+        "left_out": [f"{name} {case}" for name in a.models for case in a.cases],
     }  # fmt: skip
     begin = time.perf_counter()
     for name, case in ((name, case) for name in a.models for case in a.cases):
         if time.perf_counter() - begin > a.seconds:
-            record["left_out"].append(f"{name} {case}")
-            continue
+            break
         size, parts = map(int, case.split("/"))
         config = settings(size, parts, a)
         row: dict[str, Any] = {"model": name, "size": size, "accumulate": parts, "batch": config.batch,
@@ -110,6 +110,7 @@ def main() -> None:
         if a.device == "cuda":
             torch.cuda.empty_cache()
         record["rows"].append(row)
+        record["left_out"].pop(0)
         print(row, flush=True)
         if a.out:  # after every case, so that a run cut short leaves what it found
             a.out.write_text(json.dumps(record, indent=1) + "\n")
