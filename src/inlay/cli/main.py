@@ -35,6 +35,7 @@ from inlay.cli.commands import eval as evaluation
 from inlay.cli.failures import TRACING, explain
 from inlay.cli.help import PanelCommand, PanelGroup
 from inlay.cli.options import with_flags
+from inlay.cli.running import reuse_memory
 from inlay.errors import PIPE_CLOSED, Terminated, UsageError
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {  # heading in the help -> command -> function
@@ -105,6 +106,8 @@ def main(argv: list[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None:  # as a program, not from a test or a notebook
         signal.signal(signal.SIGTERM, _terminate)
+        if args[:1] != ["serve"]:  # which runs for days, and must give memory back
+            reuse_memory()
     if "_INLAY_COMPLETE" in os.environ:  # the shell asks for completions: typer's own runner knows how
         app(args, prog_name="inlay")
     TRACING.set(os.environ.get("INLAY_DEBUG", "0") not in ("", "0") or "--debug" in args)

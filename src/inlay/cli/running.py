@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import platform
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 
 from inlay.errors import ConfigError, UsageError
 
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
+KEPT_BYTES = 2**30  # of freed memory, for the next time it is asked for
 MOST_THREADS = 64  # or as many as there are cores; far more than these bring a thread pool down
 log = logging.getLogger("inlay")
 
@@ -24,6 +27,20 @@ def running(name: str, *, threads: int | None, quiet: bool, verbose: bool) -> It
         raise UsageError("a command cannot say more and nothing; choose one", about=("quiet", "verbose"))
     with _limited(threads), _telling(name) if verbose else _silent():
         yield
+
+
+def reuse_memory() -> None:
+    """Let this process keep large blocks that are freed, up to a gigabyte, for as long as it lives.
+
+    glibc takes blocks above 32 MB from the system and gives them back at once, so that every page of every activation
+    is cleared anew: a fifth of the time that `inlay decode` takes for 720p. Left alone where there is another
+    allocator, or where the user has set glibc's own variables.
+    """
+    if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(M_MMAP_MAX, 0)
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 @contextmanager
