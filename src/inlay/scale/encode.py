@@ -232,10 +232,8 @@ class LatentSums(Watch):
         """Sum those that wait for others."""
         if not self._chunks:
             return
-        z = torch.cat(
-            [chunk.z_BCTHW for chunk in self._chunks]
-        ).double()  # so that a mean over millions of cells is one
-        axes = (2, 3, 4)
+        z, axes = torch.cat([chunk.z_BCTHW for chunk in self._chunks]), (2, 3, 4)
+        z = z.double()  # so that a mean over millions of cells is one
         transfer = Transfer(torch.stack([z.sum(axes), z.square().sum(axes)]))
         for row, chunk in enumerate(self._chunks):
             self.files[chunk.stream].sums.append(ChunkSums(transfer=transfer, row=row, count=z[row, 0].numel()))
