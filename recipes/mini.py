@@ -185,7 +185,8 @@ def widen_backbone(net: Mini, key: str, new: Tensor, old: Tensor) -> None:
     if key == "decoder.conv_in.weight":  # channels that nobody reads yet
         new.zero_()
         new[:, : old.shape[1]] = old
-    else:  # the encoder's last convolution: more outputs
+    else:  # the encoder's last convolution: more outputs, a quarter as loud as those it had
+        new *= old.std() / new.std() / 4
         new[: len(old)] = old
 
 
@@ -201,14 +202,15 @@ def widen_lit(net: Lit, key: str, new: Tensor, old: Tensor) -> None:
     elif key.startswith("out_proj"):
         new.zero_()
         new[: len(old)] = old
-    else:  # statistics
+    else:  # statistics: new channels are not yet what they will be, and a LIT divides by their deviation
+        new.fill_(old.mean() if key == "latent_std" else 0.0)
         new[: len(old)] = old
 
 
 def save(nets: Nets, stage: dict[str, Any], run: Path) -> None:
     for name in LEARN[stage["kind"]]:
         net = nets[name]
-        facts: dict[str, Any] = {"config": asdict(net.config), "stage": stage["name"]}
+        facts: dict[str, Any] = {"config": asdict(net.config), "stage": stage["name"], "unit": 1.0}
         if name == "backbone":
             facts |= {"latent_mean": list(net.latent_mean), "latent_std": list(net.latent_std)}
         file = "taef2.lit" if stage["kind"] == "taef2" else name
