@@ -227,6 +227,7 @@ class TestMeasured:
         rows = [curve.Pair(tau=0.1, step=step, bits=1.2 - 0.01 * step, psnr=30 - step) for step in curve.STEPS]
         assert curve.default_step(0.1, [own, *rows]) is None
         cheap = [replace(row, bits=0.5, psnr=30 - 0.1 * row.step) for row in rows]
-        assert curve.default_step(0.1, [own, *cheap]) == pytest.approx(2.0, rel=0.02)
+        assert curve.default_step(0.1, [own, *cheap], 0.2) == pytest.approx(2.0, rel=0.02)
+        assert curve.default_step(0.1, [own, *cheap], 0.4) == pytest.approx(4.0, rel=0.02)
         assert curve.default_step(0.1, [own, *[replace(row, psnr=10.0) for row in rows]]) is None
         assert math.isclose(curve.default_step(0.1, [own, *[replace(r, bits=0.1, psnr=30) for r in rows]]) or 0, 16)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mini`, the embedded backbone: pixels <-> latents, causal 4x8x8 with 32 channels, small enough for a CPU.
+"""`mini`, the embedded backbone: pixels <-> latents, causal 4x8x8 with 48 channels, small enough for a CPU.
 
     x  [B, 3, 1+4k, H, W] ── first frame shown 4 times ── 4x4x4 blocks ── DCT ──► [B, 1+k, 192, H/4, W/4]
        ── conv ── blocks (H/4) ── fold 2x2 ── blocks with shift (H/8) ── conv ──► z [B, 32, 1+k, H/8, W/8]
@@ -43,7 +43,7 @@ WEIGHTS = Path(__file__).parent.parent / "weights"
 class MiniConfig:
     """The shape of the network; stored beside its weights."""
 
-    channels: int = 32
+    channels: int = 48
     encoder_fine: int = 128  # width at H/4
     encoder_coarse: int = 320  # width at H/8
     encoder_blocks: tuple[int, int] = (2, 3)  # at H/4, at H/8

@@ -19,7 +19,8 @@ SIDE = 128  # of the square in their middle that is
 KEEP_RATES = (0.7, 0.45, 0.3, 0.2)  # beside every cell, and what the default tau keeps
 STEPS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
 COARSE = STEPS[1::2]  # as many as are needed to see which pairs are best
-MOST_LOSS_DB = 0.2  # of default steps, against steps from the deviations
+MOST_LOSS_DB = 0.5  # of the default step at the default tau, against steps from the deviations; the fill loses more
+CACHE_LOSS_DB = 0.2  # the same of the step of caches, which keep every cell
 THIN_KEEP = 0.2  # share of the cells with which it is found out whether key slots are better thinned out
 
 
@@ -87,10 +88,10 @@ def mean_pairs(clips: Sequence[Sequence[Pair]]) -> list[Pair]:
     ]
 
 
-def default_step(tau: float, found: Sequence[Pair]) -> float | None:
+def default_step(tau: float, found: Sequence[Pair], loss_db: float = MOST_LOSS_DB) -> float | None:
     """The coarsest step that loses no more than is allowed at this tau; None if it saves no bits."""
     own, *stepped = [pair for pair in found if pair.tau == tau][: 1 + len(STEPS)]
-    least = own.psnr - MOST_LOSS_DB
+    least = own.psnr - loss_db
     good = [pair for pair in stepped if pair.psnr >= least]
     if not good:
         return None

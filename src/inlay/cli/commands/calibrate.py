@@ -123,7 +123,8 @@ def _with_dial(tokenizer: Tokenizer, profile: Profile, clips: list[Video], step:
     dial = best_pairs([(pair.tau, pair.step, pair.bits, pair.psnr) for pair in means if pair.step is not None])
     default = curve.default_step(profile.tau, means) if step is None else step_size(step)
     thin = len(gains) > 0 and _mean(tuple(gains)) > 0
-    profile = replace(profile, step=default, cache_step=curve.default_step(0.0, means), thin=thin)
+    cache_step = curve.default_step(0.0, means, curve.CACHE_LOSS_DB)
+    profile = replace(profile, step=default, cache_step=cache_step, thin=thin)
     if dial is None:
         return profile
     return replace(profile, dial_taus=dial.taus, dial_steps=dial.steps, dial_bits=dial.bits, dial_psnr=dial.psnr)
