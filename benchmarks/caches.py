@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a che
 from inlay.caches import MakeConfig, PackConfig, make_cache, pack_cache, unpack_cache, verify_cache
 from inlay.tokenizer import Tokenizer
 
-FORMATS = {16: "musubi-wan", 32: "musubi-hv15"}  # channels -> a cache with latents of as many
+FORMATS = {16: "musubi-wan", 32: "musubi-hv15", 48: "musubi-wan"}  # channels -> a cache with latents of as many
 PARTS = {  # what the profile is summed up by -> function
     "SHA-256 of files": "file_digest",
     "read the latents": "latents",

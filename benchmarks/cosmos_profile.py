@@ -3,7 +3,9 @@
 
     python benchmarks/cosmos_profile.py --out cosmos_profile.json --seconds 95
 
-    eager      both halves from a graph, with norm kernels, and with the quickest algorithms of cuDNN
+    eager      both halves from a graph, with norm kernels, with the quickest algorithms of cuDNN, and with the
+               convolutions over time as products in Triton, which take no copy of what they are given, add the
+               residual, and with `sums` leave what the next norm asks for
     shapes     the heaviest convolutions alone: cuDNN as torch picks it, the best of all that cuDNN has, and a product
                in Triton; TFLOP/s of each. The norm of a frame beside a copy of it.
     compiled   both halves, each in a process of its own that compiles while the others do; timed one after the other
@@ -15,6 +17,7 @@ can only delay. Whatever is measured is on disk at once.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import subprocess
@@ -22,6 +25,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a che
 sys.path.insert(0, str(Path(__file__).parent))
 
 from inlay.backbones.cosmos import Cosmos, cosmos_360p, tiny_cosmos
+from inlay.backbones.cosmos_layers import FrameNorm, Memory, ResBlock, TimeConv
 from inlay.kernels.replay import Replay
 from inlay.kernels.switch import at_level
 from inlay.origin import commit
@@ -170,10 +176,77 @@ def eager(a: argparse.Namespace) -> Any:
         with BestAlgorithms():
             call(x)
             ways["norm kernels, best algorithms"] = from_graph(call, x)
-        found["norm kernels, best algorithms"] = {"ms": best_ms(ways["norm kernels, best algorithms"], a)}
+        for config, sums in product(configs(), (False, True)):
+            half, _ = half_of(by_taps(copy.deepcopy(network), config, sums=sums), job, a)
+            with BestAlgorithms():
+                half(x)
+                ways[f"norm kernels, best algorithms, time {config}{' sums' * sums}"] = from_graph(half, x)
+        for name in list(ways)[1:]:
+            found[name] = {"ms": best_ms(ways[name], a)}
         for name, way in ways.items():
             found[name]["difference"] = float((way() - plain).float().norm() / plain.float().norm())
         yield job, found
+
+
+def configs() -> list[str]:
+    """Of the product in Triton; none where there is no Triton."""
+    try:
+        from taps_triton import CONFIGS
+    except ImportError:
+        return []
+    return list(CONFIGS) if torch.cuda.is_available() else []
+
+
+class ByTaps:
+    """The convolutions over time of a network, and the residuals after them, as products in Triton.
+
+    Whole clips only: what a chunk leaves for the next one is not kept.
+    """
+
+    def __init__(self, config: str, *, sums: bool) -> None:
+        self.config, self.sums = config, sums
+        self.last: tuple[Tensor, Tensor | None] | None = None  # what was made last, and its moments
+
+    def over_time(
+        self, layer: TimeConv, taps: Tensor, y: Tensor, T: int, memory: Memory, add: Tensor | None = None
+    ) -> Tensor:
+        from taps_triton import convolve
+
+        assert memory.first and not memory.keep, "whole clips only"
+        x_FHWC, add_FHWC = (None if t is None else t.permute(0, 2, 3, 1).contiguous() for t in (y, add))
+        z_FHWC, moments = convolve(
+            x_FHWC, taps, layer.conv3d.bias, T, (3, 1, 1), config=self.config, add_FHWN=add_FHWC, sums=self.sums
+        )
+        made = z_FHWC.permute(0, 3, 1, 2)
+        self.last = made, moments
+        return made
+
+    def block(self, block: ResBlock, y: Tensor, T: int, memory: Memory) -> Tensor:
+        """As the block's own forward; the residual is added where the last convolution writes."""
+        space, over_time = block.conv2
+        h = block.conv1(block.norm1(y, silu=True), T, memory)
+        h = space(block.norm2(h, silu=True))
+        return over_time(h, T, memory, y if block.nin_shortcut is None else block.nin_shortcut(y))
+
+    def norm(self, norm: FrameNorm, y: Tensor, *, silu: bool = False) -> Tensor:
+        from inlay.kernels.norm_triton import frame_norm
+
+        moments = self.last[1] if self.last is not None and self.last[0] is y else None
+        return frame_norm(y, norm.norm.weight, norm.norm.bias, norm.norm.eps, silu=silu, moments=moments)
+
+
+def by_taps(network: Cosmos, config: str, *, sums: bool) -> Cosmos:
+    from taps_triton import taps_of
+
+    way = ByTaps(config, sums=sums)
+    for part in network.modules():
+        if isinstance(part, TimeConv) and part.stride == 1:
+            part.forward = partial(way.over_time, part, taps_of(part.conv3d.weight))  # type: ignore[method-assign]
+        elif isinstance(part, ResBlock):
+            part.forward = partial(way.block, part)  # type: ignore[method-assign]
+        elif isinstance(part, FrameNorm) and sums:
+            part.forward = partial(way.norm, part)  # type: ignore[method-assign]
+    return network
 
 
 @torch.inference_mode()
@@ -275,7 +348,7 @@ def convolutions(
     taps = taps_of(weight)
     for config in CONFIGS:
         try:
-            made = convolve(x_FHWC, taps, bias, frames, size, config=config)
+            made, _ = convolve(x_FHWC, taps, bias, frames, size, config=config)
             off = float((made - wanted).float().norm() / wanted.float().norm())
             spent = queued_ms(lambda: convolve(x_FHWC, taps, bias, frames, size, config=config), a)  # noqa: B023
             found[f"Triton {config}"] = round(1000 * tflop / spent, 1) if off < 0.02 else f"wrong by {off:.3f}"

@@ -89,7 +89,7 @@ def fills() -> Path:
 
 def looks(how: str) -> Path:
     """Of key slots kept whole, thinned out, or thinned out with a second look."""
-    return latest(f"{how}_cpu_*.json")
+    return fills() if how == "key_slots_whole" else latest(f"{how}_*.json")
 
 
 def looks_table() -> str:

@@ -6,7 +6,7 @@
 VIDEO is a video or an array of studies_gpu.py. Gains are those of the profile, if it has any.
 First all cells of each clip are stored with steps of three shapes, all as large in the geometric mean: equal in grey
 levels of the picture (by the gains of the channels), one number for all, a share of each channel's deviation. Bits are
-those of the whole file. Then the default tau is used, with the model's own fill, to see which step loses at most 0.2 dB
+those of the whole file. Then the default tau is used, with the model's own fill, to see which step loses at most 0.5 dB
 against q8's own choice, and how many of its bits that saves: `inlay calibrate` chooses the default by the same rule.
 """
 

@@ -3,7 +3,8 @@
 
 Frames are [F, H, W, C] in memory. A program makes BM cells of BN output channels; for every tap of the kernel it reads
 its cells moved by that tap. Outside of a frame stand zeros, before the first frame of a clip that frame itself, which
-the convolution over time of Cosmos otherwise needs a copy of everything for. Bias and residual are added at the end.
+the convolution over time of Cosmos otherwise needs a copy of everything for. Bias and residual are added at the end;
+where that is asked for, a program also leaves mean and squared distance of what it has made, for the norm that follows.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from torch import Tensor
 
 @triton.jit
 def taps_kernel(
-    x_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, cells, T, H, W,
+    x_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, moments_ptr, cells, T, H, W,
     C: tl.constexpr, N: tl.constexpr, DT: tl.constexpr, DY: tl.constexpr, DX: tl.constexpr, ADD: tl.constexpr,
+    SUM: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     tiles_m, tiles_n = tl.cdiv(cells, BM), tl.cdiv(N, BN)
     first = tl.program_id(0) // (GROUP * tiles_n) * GROUP
     high = tl.minimum(tiles_m - first, GROUP)
     within = tl.program_id(0) % (GROUP * tiles_n)
-    row = (first + within % high) * BM + tl.arange(0, BM)
-    column = (within // high) * BN + tl.arange(0, BN)
+    tile_m, tile_n = first + within % high, within // high
+    row = tile_m * BM + tl.arange(0, BM)
+    column = tile_n * BN + tl.arange(0, BN)
     x, y, frame = row % W, (row // W) % H, row // (W * H)
     t = frame % T
     inner = tl.arange(0, BK)
@@ -44,7 +47,15 @@ def taps_kernel(
     inside = (row < cells)[:, None] & (column < N)[None, :]
     if ADD:
         total += tl.load(add_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
+    made = total.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + place, made, mask=inside)
+    if SUM:  # tiles lie in one frame and are whole
+        seen = made.to(tl.float32)
+        mean = tl.sum(seen) / (BM * BN)
+        off = seen - mean
+        target = moments_ptr + (tile_m * tiles_n + tile_n) * 2
+        tl.store(target, mean)
+        tl.store(target + 1, tl.sum(off * off))
 
 
 CONFIGS = {  # BM, BN, BK, warps, stages
@@ -61,23 +72,27 @@ def taps_of(weight: Tensor) -> Tensor:
 
 def convolve(
     x_FHWC: Tensor, taps: Tensor, bias: Tensor, frames: int, size: tuple[int, int, int], *, config: str,
-    add_FHWN: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    add_FHWN: Tensor | None = None, sums: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """[F, H, W, N]; clips of `frames` frames, a kernel of `size` taps over time, height and width.
 
     Args:
         add_FHWN: added to the result.
+        sums: also return [F, parts, 2], mean and squared distance from it of each part of a frame; None where the
+            tiles do not fit into frames.
     """
     F, H, W, C = x_FHWC.shape
     N = taps.shape[2]
     BM, BN, BK, warps, stages = CONFIGS[config]
-    BN, BK = min(BN, max(16, triton.next_power_of_2(N))), min(BK, C)
+    BN, BK = min(BN, max(16, triton.next_power_of_2(N))), min(BK, C & -C)  # steps must share C evenly
     out = torch.empty(F, H, W, N, dtype=x_FHWC.dtype, device=x_FHWC.device)
-    cells = F * H * W
+    cells, parts = F * H * W, triton.cdiv(H * W, BM) * triton.cdiv(N, BN)
+    sums = sums and (H * W) % BM == 0 and N % BN == 0
+    moments = torch.empty(F, parts, 2, dtype=torch.float32, device=x_FHWC.device) if sums else None
     grid = (triton.cdiv(cells, BM) * triton.cdiv(N, BN),)
     taps_kernel[grid](
-        x_FHWC, taps, bias, out if add_FHWN is None else add_FHWN, out, cells, frames, H, W,
-        C=C, N=N, DT=size[0], DY=size[1], DX=size[2], ADD=add_FHWN is not None,
+        x_FHWC, taps, bias, out if add_FHWN is None else add_FHWN, out, out if moments is None else moments,
+        cells, frames, H, W, C=C, N=N, DT=size[0], DY=size[1], DX=size[2], ADD=add_FHWN is not None, SUM=sums,
         BM=BM, BN=BN, BK=BK, GROUP=8, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return out
+    return out, moments

@@ -63,4 +63,5 @@ def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for code in (body for kind, body in BLOCKS if kind == "python"):
         exec(compile(code, "README.md", "exec"), names)
     assert (tmp_path / "out.mp4").is_file()
-    assert names["latents"].shape == (2, 32, 5, 8, 8), "both videos in one batch"  # type: ignore[attr-defined]
+    channels = names["tokenizer"].spec.channels  # type: ignore[attr-defined]
+    assert names["latents"].shape == (2, channels, 5, 8, 8), "both videos in one batch"  # type: ignore[attr-defined]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Video files written with PyAV alone: what `inlay.video` must be able to read."""
+"""Video files written with PyAV alone: what `inlay.video` must be able to read.
+
+PyAV is imported where it writes: a GPU machine may lack it, and the tests there write no video.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 
 BARS = np.array(
@@ -49,6 +51,8 @@ def make(
     tags: dict[str, str] | None = None,
 ) -> Path:
     """Encode; `stamps` in ticks of `clock` for a variable rate; `rotation` counter-clockwise, as PyAV counts."""
+    import av
+
     with av.open(str(path), "w", options=container_options or {}) as container:
         stream: Any = container.add_stream(codec, rate=fps, options=options or {})
         stream.height, stream.width = x_THWC.shape[1:3]
@@ -74,6 +78,8 @@ def make(
 
 
 def make_audio(path: Path, codec: str) -> Path:
+    import av
+
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream(codec, rate=48000, layout="mono")
         for start in range(0, 48000, 4800):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from inlay.backbones.cosmos import Cosmos, tiny_cosmos
 from tests.triton_here import DEVICE, needs_triton
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
@@ -51,7 +54,42 @@ def test_taps_are_a_convolution(taps_triton: ModuleType, size: tuple[int, int, i
     wanted = F.conv3d(past, weight, bias, padding=(0, size[1] // 2, size[2] // 2))
     more = torch.randn_like(wanted)
     rows, add = (t.permute(0, 2, 3, 4, 1).flatten(0, 1).contiguous() for t in (x, more))
-    got = taps_triton.convolve(rows, taps_triton.taps_of(weight), bias, 5, size, config="128x128x64", add_FHWN=add)
+    got, _ = taps_triton.convolve(rows, taps_triton.taps_of(weight), bias, 5, size, config="128x128x64", add_FHWN=add)
     wanted = (wanted + more).permute(0, 2, 3, 4, 1).flatten(0, 1)
     tolerance = 1e-4 if DEVICE == "cpu" else 5e-2  # TF32 on a GPU
     torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+@needs_triton
+def test_taps_leave_what_a_norm_asks_for(taps_triton: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from inlay.kernels.norm_triton import frame_norm
+
+    torch.manual_seed(0)
+    monkeypatch.setitem(taps_triton.CONFIGS, "small", (16, 16, 16, 4, 2))
+    x, weight = torch.randn(3, 8, 8, 16, device=DEVICE), torch.randn(32, 16, 3, 1, 1, device=DEVICE)
+    taps, bias = taps_triton.taps_of(weight), torch.randn(32, device=DEVICE)
+    made, moments = taps_triton.convolve(x, taps, bias, 3, (3, 1, 1), config="small", sums=True)
+    assert moments.shape == (3, 8, 2)
+    y, ones = made.permute(0, 3, 1, 2), torch.ones(32, device=DEVICE)
+    known = frame_norm(y, ones, bias, 1e-6, silu=True, moments=moments)
+    torch.testing.assert_close(known, frame_norm(y, ones, bias, 1e-6, silu=True), rtol=1e-5, atol=1e-5)
+    odd, none = taps_triton.convolve(x[:, :7], taps, bias, 3, (3, 1, 1), config="small", sums=True)
+    assert none is None and odd.shape == (3, 7, 8, 32), "a tile would lie in two frames"
+
+
+@needs_triton
+@pytest.mark.parametrize("sums", [False, True])
+def test_cosmos_with_products_over_time_is_cosmos(sums: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    profile = importlib.import_module("cosmos_profile")
+    torch.manual_seed(0)
+    plain = Cosmos(tiny_cosmos()).eval().requires_grad_(False).to(DEVICE)
+    taps = importlib.import_module("taps_triton")
+    monkeypatch.setitem(taps.CONFIGS, "small", (16, 16, 16, 4, 2))  # tiles that fit into small frames
+    other = profile.by_taps(copy.deepcopy(plain), "small", sums=sums)
+    x = torch.rand(1, 3, 9, 32, 32, device=DEVICE) * 2 - 1
+    tolerance = 1e-4 if DEVICE == "cpu" else 5e-2  # TF32 on a GPU
+    with torch.inference_mode():
+        z = plain.encode(x)
+        torch.testing.assert_close(other.encode(x), z, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(other.decode(z), plain.decode(z), rtol=tolerance, atol=tolerance)

@@ -103,7 +103,7 @@ TOKENIZE1, COSMOS_01 = "nvidia/Cosmos-Tokenize1-CV4x8x8-360p", "nvidia/Cosmos-0.
 BACKBONES: dict[str, Entry] = {
     "mini": Entry(
         load=_embedded(load_mini), about="ours, ships with the package", licence="research use; code Apache-2.0",
-        strides=(4, 8, 8), channels=32, million=23.5, stateful=True, other_channels=True,
+        strides=(4, 8, 8), channels=48, million=23.6, stateful=True, other_channels=True,
     ),
     "mini-untrained": Entry(
         load=_embedded(load_untrained), about="random weights, for tests", licence="Apache-2.0", strides=(4, 8, 8),
