@@ -87,7 +87,7 @@ def test_mini_beside_the_paper() -> None:
         assert f"| {name} | {100 * share:.0f} % | {psnr:.2f} | {ssim:.3f} | {lpips:.3f} | {fvd:.0f} |" in README
     cosmos = MAIN["davis"][COSMOS]
     assert full[1] > cosmos.psnr and full[2] > cosmos.ssim and full[4] < cosmos.fvd and full[3] > cosmos.lpips
-    assert "put it ahead of Cosmos in PSNR, SSIM and FVD; by LPIPS Cosmos is sharper" in README
+    assert "it is ahead of Cosmos in PSNR, SSIM and FVD; by LPIPS Cosmos is sharper" in README
 
 
 def test_samples() -> None:
