@@ -3,11 +3,10 @@
 
     python benchmarks/cosmos_profile.py --out cosmos_profile.json --seconds 95
 
-    eager      both halves from a graph, with norm kernels, with the quickest algorithms of cuDNN, and with the
-               convolutions over time as products in Triton, which take no copy of what they are given, add the
-               residual, and with `sums` leave what the next norm asks for
-    shapes     the heaviest convolutions alone: cuDNN as torch picks it, the best of all that cuDNN has, and a product
-               in Triton; TFLOP/s of each. The norm of a frame beside a copy of it.
+    eager      both halves from a graph: as the library runs them, and with plain layers; the convolutions over time
+               with tiles of other sizes
+    shapes     the heaviest convolutions alone: cuDNN as torch picks it, the best of all that cuDNN has, and, of those
+               over time, the kernel; TFLOP/s of each. The norm of a frame beside a copy of it.
     compiled   both halves, each in a process of its own that compiles while the others do; timed one after the other
 
 Random weights, bfloat16, clips of 33x256x256. Times are the best of several: other processes compile meanwhile, and
@@ -17,16 +16,14 @@ can only delay. Whatever is measured is on disk at once.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
-from itertools import product
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +32,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))  # runs from a checkout, nothing installed
-sys.path.insert(0, str(Path(__file__).parent))
 
 from inlay.backbones.cosmos import Cosmos, cosmos_360p, tiny_cosmos
-from inlay.backbones.cosmos_layers import FrameNorm, Memory, ResBlock, TimeConv
 from inlay.kernels.replay import Replay
+from inlay.kernels.rule import why_not
 from inlay.kernels.switch import at_level
 from inlay.origin import commit
 
@@ -51,6 +47,7 @@ SHAPES = {  # frames, side, channels in and out, taps over time, height, width
     "3x3, 512 to 256 of 128x128": (17, 128, 512, 256, (1, 3, 3)),
     "over time, 256 of 128x128": (17, 128, 256, 256, (3, 1, 1)),
     "over time, 512 of 64x64": (9, 64, 512, 512, (3, 1, 1)),
+    "over time, 512 of 32x32": (9, 32, 512, 512, (3, 1, 1)),
 }
 ROWS = 40  # of a table of kernels
 
@@ -164,89 +161,43 @@ class BestAlgorithms:
 
 @torch.inference_mode()
 def eager(a: argparse.Namespace) -> Any:
-    """Both halves, one clip, from a graph."""
+    """Both halves from a graph."""
     network = made(a)
-    for job in ("encode:1", "decode:1"):
+    for job in ("encode:1", "decode:1", "encode:8", "decode:8"):
         call, x = half_of(network, job, a)
-        found: dict[str, Any] = {}
         with at_level("0"):
             plain = call(x)
-        ways: dict[str, Callable[[], Tensor]] = {"norm kernels": from_graph(call, x)}
-        found["norm kernels"] = {"ms": best_ms(ways["norm kernels"], a), **kernels(ways["norm kernels"], a)}
-        with BestAlgorithms():
-            call(x)
-            ways["norm kernels, best algorithms"] = from_graph(call, x)
-        for config, sums in product(configs(), (False, True)):
-            half, _ = half_of(by_taps(copy.deepcopy(network), config, sums=sums), job, a)
-            with BestAlgorithms():
-                half(x)
-                ways[f"norm kernels, best algorithms, time {config}{' sums' * sums}"] = from_graph(half, x)
-        for name in list(ways)[1:]:
-            found[name] = {"ms": best_ms(ways[name], a)}
-        for name, way in ways.items():
-            found[name]["difference"] = float((way() - plain).float().norm() / plain.float().norm())
+        way = from_graph(call, x)
+        found: dict[str, Any] = {"ms": best_ms(way, a), "difference": off(way(), plain), **kernels(way, a)}
+        if job.endswith(":1"):
+            for tiles in tile_sizes():
+                with tiled_by(tiles):
+                    other = from_graph(call, x)
+                    found[f"ms, tiles {tiles}"] = best_ms(other, a)
         yield job, found
 
 
-def configs() -> list[str]:
-    """Of the product in Triton; none where there is no Triton."""
+def off(got: Tensor, wanted: Tensor) -> float:
+    """How far apart, as a share of what is wanted."""
+    return float((got - wanted).float().norm() / wanted.float().norm())
+
+
+def tile_sizes() -> list[tuple[int, int]]:
+    """To be tried; none where the kernel does not run."""
+    return [(128, 128), (64, 256), (256, 128)] if not why_not("taps") else []
+
+
+@contextmanager
+def tiled_by(tiles: tuple[int, int]) -> Iterator[None]:
+    """The kernel with tiles of so many cells and channels."""
+    from inlay.kernels import taps_triton
+
+    before = taps_triton.BM, taps_triton.BN
+    taps_triton.BM, taps_triton.BN = tiles
     try:
-        from taps_triton import CONFIGS
-    except ImportError:
-        return []
-    return list(CONFIGS) if torch.cuda.is_available() else []
-
-
-class ByTaps:
-    """The convolutions over time of a network, and the residuals after them, as products in Triton.
-
-    Whole clips only: what a chunk leaves for the next one is not kept.
-    """
-
-    def __init__(self, config: str, *, sums: bool) -> None:
-        self.config, self.sums = config, sums
-        self.last: tuple[Tensor, Tensor | None] | None = None  # what was made last, and its moments
-
-    def over_time(
-        self, layer: TimeConv, taps: Tensor, y: Tensor, T: int, memory: Memory, add: Tensor | None = None
-    ) -> Tensor:
-        from taps_triton import convolve
-
-        assert memory.first and not memory.keep, "whole clips only"
-        x_FHWC, add_FHWC = (None if t is None else t.permute(0, 2, 3, 1).contiguous() for t in (y, add))
-        z_FHWC, moments = convolve(
-            x_FHWC, taps, layer.conv3d.bias, T, (3, 1, 1), config=self.config, add_FHWN=add_FHWC, sums=self.sums
-        )
-        made = z_FHWC.permute(0, 3, 1, 2)
-        self.last = made, moments
-        return made
-
-    def block(self, block: ResBlock, y: Tensor, T: int, memory: Memory) -> Tensor:
-        """As the block's own forward; the residual is added where the last convolution writes."""
-        space, over_time = block.conv2
-        h = block.conv1(block.norm1(y, silu=True), T, memory)
-        h = space(block.norm2(h, silu=True))
-        return over_time(h, T, memory, y if block.nin_shortcut is None else block.nin_shortcut(y))
-
-    def norm(self, norm: FrameNorm, y: Tensor, *, silu: bool = False) -> Tensor:
-        from inlay.kernels.norm_triton import frame_norm
-
-        moments = self.last[1] if self.last is not None and self.last[0] is y else None
-        return frame_norm(y, norm.norm.weight, norm.norm.bias, norm.norm.eps, silu=silu, moments=moments)
-
-
-def by_taps(network: Cosmos, config: str, *, sums: bool) -> Cosmos:
-    from taps_triton import taps_of
-
-    way = ByTaps(config, sums=sums)
-    for part in network.modules():
-        if isinstance(part, TimeConv) and part.stride == 1:
-            part.forward = partial(way.over_time, part, taps_of(part.conv3d.weight))  # type: ignore[method-assign]
-        elif isinstance(part, ResBlock):
-            part.forward = partial(way.block, part)  # type: ignore[method-assign]
-        elif isinstance(part, FrameNorm) and sums:
-            part.forward = partial(way.norm, part)  # type: ignore[method-assign]
-    return network
+        yield
+    finally:
+        taps_triton.BM, taps_triton.BN = before
 
 
 @torch.inference_mode()
@@ -272,7 +223,7 @@ def compiled_half(a: argparse.Namespace) -> None:
         call(x)
         best = from_graph(call, x)
     found["best algorithms, ms a clip"] = best_ms(best, a) / clips
-    found["difference"] = float((best() - before).float().norm() / before.float().norm())
+    found["difference"] = off(best(), before)
     part.write_text(json.dumps(found))
     found["best algorithms"] = kernels(best, a)
     part.write_text(json.dumps(found))
@@ -341,20 +292,17 @@ def convolutions(
     with BestAlgorithms(limit=0):
         calls["cuDNN"]()
         found["cuDNN, best"] = round(1000 * tflop / queued_ms(calls["cuDNN"], a), 1)
-    try:
-        from taps_triton import CONFIGS, convolve, taps_of
-    except ImportError:
+    if size[0] == 1 or why_not("taps"):
         return found
-    taps = taps_of(weight)
-    for config in CONFIGS:
-        try:
-            made, _ = convolve(x_FHWC, taps, bias, frames, size, config=config)
-            off = float((made - wanted).float().norm() / wanted.float().norm())
-            spent = queued_ms(lambda: convolve(x_FHWC, taps, bias, frames, size, config=config), a)  # noqa: B023
-            found[f"Triton {config}"] = round(1000 * tflop / spent, 1) if off < 0.02 else f"wrong by {off:.3f}"
-        except Exception as error:
-            found[f"Triton {config}"] = str(error).splitlines()[0][:120]
-    return found
+    from inlay.kernels.taps_triton import Taps, convolve
+
+    taps, y = Taps.of(weight, bias), x_FHWC.permute(0, 3, 1, 2)
+    apart = off(convolve(y, taps, frames).permute(0, 2, 3, 1), wanted)
+    for tiles in ((128, 256), *tile_sizes()):
+        with tiled_by(tiles):
+            spent = queued_ms(lambda: convolve(y, taps, frames), a)
+        found[f"kernel, tiles {tiles}"] = round(1000 * tflop / spent, 1)
+    return found | {"kernel, difference": apart}
 
 
 def by_cudnn(x_FHWC: Tensor, weight: Tensor, size: tuple[int, int, int]) -> Tensor:

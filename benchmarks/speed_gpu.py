@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 LIMITS = {"tests": 120, "mask": 60, "lit": 75, "pipeline": 120, "growth": 120}  # seconds; in the order they run
 QUIET = 110  # seconds kept for what is timed
 LEAST = 12  # seconds below which a stage is not begun
+FORMS = ("eager", "fast", "compiled")  # of the whole pipeline
 COMPILED = ("encode:1", "decode:1", "encode:8", "decode:8")  # halves of Cosmos and clips at once, compiled ahead
 
 
@@ -39,6 +40,7 @@ def run_all(a: argparse.Namespace) -> dict[str, Any]:
     """All stages, each in a process of its own, until time is up."""
     begin = time.monotonic()
     command = f"python benchmarks/speed_gpu.py --stages {' '.join(a.stages)} --seconds {a.seconds:.0f}"
+    command += f" --forms {' '.join(a.forms)}" if a.forms != list(FORMS) else ""
     record: dict[str, Any] = {"command": command, "stages": {}}
     warming = [start(a, "--warm", job) for job in COMPILED] if wants_compiling(a) else []
     for name in a.stages:
@@ -80,6 +82,7 @@ def run_stage(a: argparse.Namespace, name: str, limit: float) -> dict[str, Any]:
 
 def start(a: argparse.Namespace, *more: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, __file__, "--device", a.device, "--repeats", str(a.repeats), "--out", str(a.out), *more]
+    command += ["--forms", *a.forms]
     command += ["--small"] if a.small else []
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     env = {"TORCHINDUCTOR_CACHE_DIR": str(ROOT / ".cache" / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "4"}
@@ -95,7 +98,7 @@ def end(child: subprocess.Popen[bytes]) -> bytes:
 
 
 def wants_compiling(a: argparse.Namespace) -> bool:
-    return a.device == "cuda" and not a.small and "pipeline" in a.stages
+    return a.device == "cuda" and not a.small and "pipeline" in a.stages and "compiled" in a.forms
 
 
 def finish(children: list[subprocess.Popen[bytes]], seconds: float) -> None:
@@ -123,7 +126,7 @@ def run_one(a: argparse.Namespace) -> None:
     device = torch.device(a.device)
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True
-    s = Setup(device=device, small=a.small, repeats=a.repeats, until=time.monotonic() + a.limit)
+    s = Setup(device=device, small=a.small, repeats=a.repeats, until=time.monotonic() + a.limit, forms=tuple(a.forms))
     notes = Notes(part_of(a.out, a.one))
     name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     notes["machine"] = {
@@ -196,6 +199,7 @@ def short(x: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stages", nargs="+", default=list(LIMITS), choices=list(LIMITS))
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS, help="of the stage `pipeline`")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to rehearse")
     parser.add_argument("--repeats", type=int, default=20)

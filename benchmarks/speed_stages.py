@@ -37,6 +37,9 @@ ROOT = Path(__file__).parent.parent
 TAUS = {"latent-l1": 0.8, "latent-l2": 1.0, "latent-cosine": 0.1}
 
 
+FORMS = ("eager", "fast", "compiled")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """Where, how large, how often, how long."""
@@ -45,6 +48,7 @@ class Setup:
     small: bool
     repeats: int
     until: float
+    forms: tuple[str, ...] = FORMS  # of the whole pipeline
 
     @property
     def dtype(self) -> torch.dtype:
@@ -297,10 +301,12 @@ def judged(log: str, code: int) -> dict[str, Any]:
 
 def run_pipeline(s: Setup, notes: Notes) -> None:
     """Native Cosmos-360p and `mini` with random weights, plain and fast: stages, and all of it in one go."""
-    both = [("cosmos", 1, "compile"), ("cosmos", 8, "compile"), ("cosmos", 1, "0"), ("mini", 1, "1"), ("mini", 8, "1"),
-            ("mini", 1, "0"), ("cosmos", 1, "1")]  # fmt: skip
+    both = [("cosmos", 1, "1"), ("cosmos", 8, "1"), ("mini", 1, "1"), ("mini", 8, "1"), ("mini", 1, "0"),
+            ("cosmos", 1, "0"), ("cosmos", 1, "compile"), ("cosmos", 8, "compile")]  # fmt: skip
     for name, batch, level in [("mini", 1, "0"), ("mini", 1, "1"), ("cosmos", 1, "1")] if s.small else both:
         form = {"0": "eager", "1": "fast", "compile": "compiled"}[level]
+        if form not in s.forms:
+            continue
         with at_level(level):
             notes.attempt(f"{name} batch {batch} {form}", lambda n=name, b=batch: pipeline(s, n, b))
         if s.device.type == "cuda":

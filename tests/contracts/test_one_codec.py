@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 
@@ -380,6 +381,7 @@ def test_every_way_gives_the_same_bytes(
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(find_spec("av") is None, reason="PyAV is not installed: no clips can be written")
 @pytest.mark.parametrize("precision", ["fp32", "q8"])
 @pytest.mark.parametrize("budget", [Budget(tau=TAU), Budget(keep=0.41, exact=True)], ids=["tau", "keep"])
 def test_every_way_gives_the_same_bytes_on_a_gpu(

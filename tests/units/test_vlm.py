@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 import math
 import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -173,16 +176,24 @@ def test_no_value_is_asked_for(criterion: str) -> None:
     assert mask.shape == (32 * 144,) and mask.device.type == "meta"
 
 
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch calls it a prototype
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_a_gpu_is_not_waited_for(criterion: str) -> None:
     embeds = film(32, 144, 64).flatten(0, 1).cuda()
     compute_retention_mask(embeds, (32, 24, 24), 2, 0.75, criterion=criterion)  # the first call loads kernels
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_is_an_error():
         mask = compute_retention_mask(embeds, (32, 24, 24), 2, 0.75, criterion=criterion)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert mask.is_cuda and int(mask.sum()) == 32 * 144 // 4
 
 

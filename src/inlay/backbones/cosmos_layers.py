@@ -12,11 +12,18 @@ Legend: B batch, T frames, C channels, H W grid at the stage at hand, S = H*W, P
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.kernels import may_run
+from inlay.kernels.prepared import prepared
+
+if TYPE_CHECKING:
+    from inlay.kernels.taps_triton import Taps
 
 State = list[Tensor]
 DENSE_CELLS = 4096  # attention over more places than this never holds its whole matrix
@@ -46,6 +53,18 @@ class Memory:
             self.after.append(x.clone())  # a view would hold the whole chunk in memory
 
 
+def are_products(y: Tensor, *convs: nn.Module) -> bool:
+    """Whether the kernel may stand in for these convolutions of a frame."""
+    weights = [weight for conv in convs for weight in conv.parameters()]
+    return may_run("taps", tensors=(y, *weights)) and y.numel() > 0 and fit(convs)
+
+
+def fit(convs: Sequence[nn.Module]) -> bool:
+    """Whether their channels fill the kernel's steps."""
+    weights = [weight for conv in convs for weight in conv.parameters() if weight.ndim > 1]
+    return all(n % 16 == 0 for weight in weights for n in weight.shape[:2])
+
+
 class SpaceConv(nn.Module):
     """A convolution over each frame."""
 
@@ -54,9 +73,32 @@ class SpaceConv(nn.Module):
         self.conv3d = nn.Conv3d(width_in, width_out, (1, size, size))
         self.stride, self.padding = stride, padding
 
-    def forward(self, y: Tensor) -> Tensor:
-        weight = self.conv3d.weight[:, :, 0]
-        return F.conv2d(y, weight, self.conv3d.bias, stride=self.stride, padding=self.padding)
+    def forward(self, y: Tensor, *, add: Tensor | None = None, bias: bool = True) -> Tensor:
+        """The convolution; `add` is added to it. Without `bias`, what follows makes up for it."""
+        if bias and self.conv3d.kernel_size == (1, 1, 1) and are_products(y, self):
+            return product(y, prepared(self, space_taps), add=add)
+        weight, added = self.conv3d.weight[:, :, 0], self.conv3d.bias if bias else None
+        z = F.conv2d(y, weight, added, stride=self.stride, padding=self.padding)
+        return z if add is None else add + z
+
+
+def product(y: Tensor, taps: Taps, *, add: Tensor | None = None) -> Tensor:
+    """A convolution within each frame by the kernel."""
+    from inlay.kernels.taps_triton import convolve  # Triton is imported when it first runs
+
+    return convolve(y, taps, 1, add=add)
+
+
+def space_taps(conv: SpaceConv) -> Taps:
+    from inlay.kernels.taps_triton import Taps
+
+    return Taps.of(conv.conv3d.weight, biased(conv))
+
+
+def biased(conv: SpaceConv | TimeConv) -> Tensor:
+    """Its bias, which torch's convolutions may be without."""
+    assert conv.conv3d.bias is not None
+    return conv.conv3d.bias
 
 
 class TimeConv(nn.Module):
@@ -67,15 +109,42 @@ class TimeConv(nn.Module):
         self.conv3d = nn.Conv3d(width, width, (3, 1, 1))
         self.stride = stride
 
-    def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
-        x_BTSC = along_time(y, T)
-        past = memory.take()
+    def forward(self, y: Tensor, T: int, memory: Memory, add: Tensor | None = None) -> Tensor:
+        """The convolution; `add` is added to it."""
+        if are_products(y, self):
+            return self.product(y, T, memory, prepared(self, time_taps), add=add)
+        x_BTSC, past = along_time(y, T), memory.take()
         before = x_BTSC[:, :1].expand(-1, 2, -1, -1) if past is None else past
         x_BTSC = torch.cat([before, x_BTSC], dim=1)
         memory.leave(x_BTSC[:, self.stride - 3 :])
         picture_BCTS = x_BTSC.permute(0, 3, 1, 2)  # channels last in memory, as the convolution likes it
         z_BCTS = F.conv2d(picture_BCTS, self.conv3d.weight[..., 0], self.conv3d.bias, stride=(self.stride, 1))
-        return along_space(z_BCTS.permute(0, 2, 3, 1), y.shape[2])
+        z = along_space(z_BCTS.permute(0, 2, 3, 1), y.shape[2])
+        return z if add is None else add + z
+
+    def product(
+        self, y: Tensor, T: int, memory: Memory, taps: Taps, *, add: Tensor | None = None, late: Tensor | None = None
+    ) -> Tensor:
+        """The same by the kernel.
+
+        Args:
+            taps: the weights, with what else is folded into them.
+            late: a bias that `y` is still without and `taps` makes up for; what is remembered has it.
+        """
+        from inlay.kernels.taps_triton import convolve  # Triton is imported when it first runs
+
+        x_BTSC, past = along_time(y, T), memory.take()
+        if memory.keep:
+            last = x_BTSC[:, -2:] if late is None else x_BTSC[:, -2:] + late
+            before = last[:, :1].expand(-1, 2, -1, -1) if past is None else past
+            memory.leave(torch.cat([before, last], dim=1)[:, self.stride - 3 :])
+        return convolve(y, taps, T, past_BPSC=past, add=add)
+
+
+def time_taps(conv: TimeConv) -> Taps:
+    from inlay.kernels.taps_triton import Taps
+
+    return Taps.of(conv.conv3d.weight, biased(conv), stride=(conv.stride, 1))
 
 
 def along_time(y: Tensor, T: int) -> Tensor:
@@ -122,9 +191,28 @@ class FactorisedConv(nn.ModuleList):
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__([SpaceConv(width_in, width_out, 3, padding=1), TimeConv(width_out)])
 
-    def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
+    def forward(self, y: Tensor, T: int, memory: Memory, add: Tensor | None = None) -> Tensor:
+        """Both convolutions; `add` is added to the result."""
+        space, time = self.convs
+        if are_products(y, time):
+            taps = prepared(self, factorised_taps)
+            return time.product(space(y, bias=False), T, memory, taps, add=add, late=biased(space))
+        z: Tensor = time(space(y), T, memory, add)
+        return z
+
+    @property
+    def convs(self) -> tuple[SpaceConv, TimeConv]:
         space, time = self
-        return time(space(y), T, memory)
+        assert isinstance(space, SpaceConv) and isinstance(time, TimeConv)
+        return space, time
+
+
+def factorised_taps(both: FactorisedConv) -> Taps:
+    """The convolution over time, which adds the bias of the one over space as well: over time nothing is padded."""
+    from inlay.kernels.taps_triton import Taps
+
+    space, time = both.convs
+    return Taps.of(time.conv3d.weight, biased(time), late_C=biased(space))
 
 
 class ResBlock(nn.Module):
@@ -138,8 +226,7 @@ class ResBlock(nn.Module):
 
     def forward(self, y: Tensor, T: int, memory: Memory) -> Tensor:
         h = self.conv1(self.norm1(y, silu=True), T, memory)
-        h = self.conv2(self.norm2(h, silu=True), T, memory)
-        return (y if self.nin_shortcut is None else self.nin_shortcut(y)) + h
+        return self.conv2(self.norm2(h, silu=True), T, memory, y if self.nin_shortcut is None else self.nin_shortcut(y))
 
 
 class Attention(nn.Module):
@@ -163,7 +250,7 @@ class SpaceAttention(Attention):
         del T, memory
         q, k, v = (p.flatten(2).transpose(1, 2) for p in self.project(y))  # [B*T, S, C]
         h = attend(q, k, v, None).transpose(1, 2).unflatten(2, y.shape[2:])
-        return y + self.proj_out(h)
+        return self.proj_out(h, add=y)
 
 
 class TimeAttention(Attention):
@@ -180,7 +267,7 @@ class TimeAttention(Attention):
         memory.leave(k[:, oldest:])
         memory.leave(v[:, oldest:])
         h = attend(q, k, v, self.mask(T, k.shape[1], y.device)).unflatten(0, (-1, y.shape[2] * y.shape[3]))
-        return y + self.proj_out(along_space(h.transpose(1, 2).contiguous(), y.shape[2]))
+        return self.proj_out(along_space(h.transpose(1, 2).contiguous(), y.shape[2]), add=y)
 
     def mask(self, T: int, frames: int, device: torch.device) -> Tensor:
         """[T, frames] bool: which frames each of the last T may look at."""
@@ -210,6 +297,8 @@ class Down(nn.Module):
         self.conv3 = SpaceConv(width, width, 1)
 
     def forward(self, y: Tensor, T: int, memory: Memory) -> tuple[Tensor, int]:
+        if are_products(y, *self.children()):
+            return self.products(y, T, memory)
         if self.conv1 is not None:
             y = self.conv1(F.pad(y, (0, 1, 0, 1))) + F.avg_pool2d(y, 2)
         if self.conv2 is not None:
@@ -218,6 +307,46 @@ class Down(nn.Module):
             mean = (paired[:, 0::2] + paired[:, 1::2]) / 2
             y, T = self.conv2(y, T, memory) + mean.flatten(0, 1), mean.shape[1]
         return self.conv3(y), T
+
+    def products(self, y: Tensor, T: int, memory: Memory) -> tuple[Tensor, int]:
+        """The same by the kernel: means are convolutions too, and the last convolution is part of the one before."""
+        clips = y.shape[0] // T
+        if self.conv1 is not None:
+            y = product(y, prepared(self, halving_taps))
+        if self.conv2 is not None:
+            y = self.conv2.product(y, T, memory, prepared(self, pairing_taps))
+        return y, y.shape[0] // clips
+
+
+def halving_taps(down: Down) -> Taps:
+    """Of the convolution over space and the mean beside it."""
+    from inlay.kernels.taps_triton import Taps
+
+    assert down.conv1 is not None
+    weight_NCTYX = down.conv1.conv3d.weight.float().clone()
+    weight_NCTYX[..., :2, :2] += torch.eye(len(weight_NCTYX), device=weight_NCTYX.device)[:, :, None, None, None] / 4
+    weight, bias = weight_NCTYX, biased(down.conv1)
+    if down.conv2 is None:
+        weight, bias = followed(weight, bias, down.conv3)
+    return Taps.of(weight.to(down.conv1.conv3d.weight.dtype), bias, stride=(1, 2))
+
+
+def pairing_taps(down: Down) -> Taps:
+    """Of the convolution over time, the mean of two frames beside it, and the convolution after both."""
+    from inlay.kernels.taps_triton import Taps
+
+    assert down.conv2 is not None
+    weight_NCTYX = down.conv2.conv3d.weight.float().clone()
+    weight_NCTYX[:, :, 1:] += torch.eye(len(weight_NCTYX), device=weight_NCTYX.device)[:, :, None, None, None] / 2
+    weight, bias = followed(weight_NCTYX, biased(down.conv2), down.conv3)
+    return Taps.of(weight.to(down.conv2.conv3d.weight.dtype), bias, stride=(2, 1))
+
+
+def followed(weight_NCTYX: Tensor, bias_N: Tensor, last: SpaceConv) -> tuple[Tensor, Tensor]:
+    """Weight and bias, in float32, of a convolution and one of a single cell after it."""
+    last_ON = last.conv3d.weight[:, :, 0, 0, 0].float()
+    weight = torch.einsum("on,nctyx->octyx", last_ON, weight_NCTYX.float())
+    return weight, F.linear(bias_N.float(), last_ON, biased(last).float())
 
 
 class Up(nn.Module):
@@ -234,8 +363,12 @@ class Up(nn.Module):
             frames = y.unflatten(0, (-1, T)).repeat_interleave(2, dim=1)
             frames = frames[:, 1:] if memory.first else frames  # the first frame of a video stands alone
             y, T = frames.flatten(0, 1), frames.shape[1]
-            y = self.conv1(y, T, memory) + y
-        return (self.conv3(y) if self.conv2 is None else doubled(y, self.conv2, self.conv3)), T
+            y = self.conv1(y, T, memory, y)
+        if self.conv2 is None:
+            return self.conv3(y), T
+        if are_products(y, self.conv2, self.conv3):
+            return product(y, prepared(self, corner_taps)), T
+        return doubled(y, self.conv2, self.conv3), T
 
 
 def doubled(y: Tensor, conv: SpaceConv, last: SpaceConv) -> Tensor:
@@ -245,13 +378,24 @@ def doubled(y: Tensor, conv: SpaceConv, last: SpaceConv) -> Tensor:
     for each of the four corners of a square, with 4 multiplications where the published form has 10.
     """
     last_OC = last.conv3d.weight[:, :, 0, 0, 0]
-    bias = F.linear(conv.conv3d.bias, last_OC, last.conv3d.bias)  # type: ignore[arg-type]
+    bias = F.linear(biased(conv), last_OC, last.conv3d.bias)
     z = F.conv2d(y, corner_kernels(conv.conv3d.weight[:, :, 0], last_OC), bias.repeat(4), padding=1)
     z_BHWabC = z.permute(0, 2, 3, 1).unflatten(3, (2, 2, -1))  # one row and column more than y
     rows, columns = (torch.arange(2 * side, device=y.device) for side in y.shape[2:])
     rows = rows[:, None]
     x_BHWC = z_BHWabC[:, (rows + 1) // 2, (columns + 1) // 2, rows % 2, columns % 2]
     return x_BHWC.permute(0, 3, 1, 2)
+
+
+def corner_taps(up: Up) -> Taps:
+    """The same by the kernel, each corner written to its place."""
+    from inlay.kernels.taps_triton import Taps
+
+    assert up.conv2 is not None
+    weight = up.conv2.conv3d.weight[:, :, 0]
+    kernels = corner_kernels(weight.float(), up.conv3.conv3d.weight[:, :, 0, 0, 0].float())
+    _, bias = followed(up.conv2.conv3d.weight, biased(up.conv2), up.conv3)
+    return Taps.of_corners(kernels.to(weight.dtype), bias, up=2)
 
 
 def corner_kernels(weight_OCHW: Tensor, last_OC: Tensor) -> Tensor:

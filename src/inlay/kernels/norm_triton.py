@@ -41,15 +41,16 @@ def moments_kernel(x_ptr, moments_ptr, count, P: tl.constexpr, STEPS: tl.constex
 
 @triton.jit
 def apply_kernel(
-    x_ptr, moments_ptr, weight_ptr, bias_ptr, out_ptr, count, parts, size, eps,
+    x_ptr, moments_ptr, weight_ptr, bias_ptr, out_ptr, count, eps,
     SILU: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     part, frame = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    parts = tl.num_programs(0)
     own = tl.arange(0, PARTS)
     place = moments_ptr + (frame * parts + own) * 2
     means = tl.load(place, mask=own < parts, other=0.0)
     distances = tl.load(place + 1, mask=own < parts, other=0.0)
-    numbers = tl.maximum(tl.minimum(count - own * size, size), 0).to(tl.float32)
+    numbers = tl.maximum(tl.minimum(count - own * (P * STEPS), P * STEPS), 0).to(tl.float32)
     mean = tl.sum(means * numbers, axis=0) / count
     off = means - mean
     variance = (tl.sum(distances, axis=0) + tl.sum(numbers * off * off, axis=0)) / count
@@ -66,27 +67,17 @@ def apply_kernel(
         tl.store(out_ptr + frame * count + at, y.to(out_ptr.dtype.element_ty), mask=there)
 
 
-def frame_norm(
-    y_NCHW: Tensor, weight: Tensor, bias: Tensor, eps: float, *, silu: bool, moments: Tensor | None = None
-) -> Tensor:
-    """[N, C, H, W], channels last in memory: each frame less its mean, over its deviation; then SiLU, if asked for.
-
-    Args:
-        moments: [N, parts, 2], mean and squared distance from it of equal parts of each frame, if they are known.
-    """
+def frame_norm(y_NCHW: Tensor, weight: Tensor, bias: Tensor, eps: float, *, silu: bool) -> Tensor:
+    """[N, C, H, W], channels last in memory: each frame less its mean, over its deviation; then SiLU, if asked for."""
     y = y_NCHW.contiguous(memory_format=torch.channels_last)
     out = torch.empty_like(y)
     frames, channels, height, width = y.shape
     count = channels * height * width
-    grid, sizes = (triton.cdiv(count, STEP * STEPS), frames), {"P": STEP, "STEPS": STEPS, "num_warps": 8}
-    if moments is None:
-        moments, size = torch.empty(frames, grid[0], 2, dtype=torch.float32, device=y.device), STEP * STEPS
-        moments_kernel[grid](y, moments, count, **sizes)
-    else:
-        size = count // moments.shape[1]
-    parts = moments.shape[1]
+    parts = triton.cdiv(count, STEP * STEPS)
+    moments = torch.empty(frames, parts, 2, dtype=torch.float32, device=y.device)
+    grid, sizes = (parts, frames), {"P": STEP, "STEPS": STEPS, "num_warps": 8}
+    moments_kernel[grid](y, moments, count, **sizes)
     apply_kernel[grid](
-        y, moments, weight, bias, out, count, parts, size, eps,
-        SILU=silu, C=channels, PARTS=triton.next_power_of_2(parts), **sizes,
-    )  # fmt: skip
+        y, moments, weight, bias, out, count, eps, SILU=silu, C=channels, PARTS=triton.next_power_of_2(parts), **sizes
+    )
     return out

@@ -16,7 +16,7 @@ MADE: WeakKeyDictionary[nn.Module, dict[Any, tuple[object, Any]]] = WeakKeyDicti
 
 def prepared(layer: L, make: Callable[[L], R]) -> R:
     """What `make` makes of the layer; made anew where its weights were written to or replaced."""
-    mark = [stamp(p) for p in layer.parameters(recurse=False)]
+    mark = [stamp(p) for p in layer.parameters()]
     found = MADE.setdefault(layer, {})
     if make not in found or found[make][0] != mark:
         found[make] = (mark, make(layer))

@@ -18,8 +18,8 @@ from inlay.kernels import bf16, int8
 from inlay.kernels.switch import compiles, has_isal, has_triton, is_on
 
 Name = Literal[
-    "winograd", "windows", "int8", "bf16", "still", "inflate", "pixels", "scan", "cuts", "norms", "lit", "graphs",
-    "compiled"
+    "winograd", "windows", "int8", "bf16", "still", "inflate", "pixels", "scan", "cuts", "norms", "taps", "lit",
+    "graphs", "compiled"
 ]  # fmt: skip
 HALF = (torch.bfloat16, torch.float16)
 
@@ -62,6 +62,9 @@ PATHS: dict[Name, FastPath] = {
         device="cuda", dtypes=(torch.uint8, torch.float32), needs=("on", "cuda", "triton"), inference=False,
     ),
     "norms": FastPath(title="norm kernels of Cosmos", device="cuda", dtypes=HALF, needs=("on", "cuda", "triton")),
+    "taps": FastPath(
+        title="convolution kernels of Cosmos", device="cuda", dtypes=HALF, needs=("on", "cuda", "triton")
+    ),
     "lit": FastPath(title="LIT kernels", device="cuda", dtypes=HALF, needs=("on", "cuda", "triton")),
     "graphs": FastPath(title="CUDA graphs", device="cuda", needs=("on", "cuda"), nests=False),
     "compiled": FastPath(title="compiled networks", device="cuda", needs=("compile", "cuda")),
