@@ -3,8 +3,8 @@
 
     python benchmarks/cosmos_profile.py --out cosmos_profile.json --seconds 95
 
-    eager      both halves from a graph: as the library runs them, and with plain layers; the convolutions over time
-               with tiles of other sizes
+    eager      both halves from a graph, as the library runs them, and how far they are from plain layers
+    tiles      the same, one clip, with tiles of other sizes
     shapes     the heaviest convolutions alone: cuDNN as torch picks it, the best of all that cuDNN has, and, of those
                over time, the kernel; TFLOP/s of each. The norm of a frame beside a copy of it.
     compiled   both halves, each in a process of its own that compiles while the others do; timed one after the other
@@ -73,7 +73,7 @@ def main() -> None:
 
     children = {job: start(a, job) for job in a.jobs}
     try:
-        for name, measure in (("eager", eager), ("shapes", shapes)):
+        for name, measure in (("eager", eager), ("tiles", tiles), ("shapes", shapes)):
             if name in a.parts:
                 for key, found in measure(a):
                     keep(f"{name}: {key}", found)
@@ -169,11 +169,19 @@ def eager(a: argparse.Namespace) -> Any:
             plain = call(x)
         way = from_graph(call, x)
         found: dict[str, Any] = {"ms": best_ms(way, a), "difference": off(way(), plain), **kernels(way, a)}
-        if job.endswith(":1"):
-            for tiles in tile_sizes():
-                with tiled_by(tiles):
-                    other = from_graph(call, x)
-                    found[f"ms, tiles {tiles}"] = best_ms(other, a)
+        yield job, found
+
+
+@torch.inference_mode()
+def tiles(a: argparse.Namespace) -> Any:
+    """Both halves from a graph, one clip, with tiles of other sizes."""
+    network = made(a)
+    for job in ("encode:1", "decode:1"):
+        call, x = half_of(network, job, a)
+        found = {}
+        for size in tile_sizes():
+            with tiled_by(size):
+                found[f"ms, tiles {size}"] = best_ms(from_graph(call, x), a)
         yield job, found
 
 
@@ -337,7 +345,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=95)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--parts", nargs="*", default=["eager", "shapes"])
+    parser.add_argument("--parts", nargs="*", choices=["eager", "tiles", "shapes"], default=["eager", "tiles", "shapes"])
     parser.add_argument("--jobs", nargs="*", default=list(COMPILED))
     parser.add_argument("--small", action="store_true", help="a rehearsal")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)

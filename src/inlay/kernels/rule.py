@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from inlay.kernels import bf16, int8
-from inlay.kernels.switch import compiles, has_isal, has_triton, is_on
+from inlay.kernels.switch import compiles, has_cuda, has_isal, has_triton, is_on
 
 Name = Literal[
     "winograd", "windows", "int8", "bf16", "still", "inflate", "pixels", "scan", "cuts", "norms", "taps", "lit",
@@ -73,7 +73,7 @@ PATHS: dict[Name, FastPath] = {
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {  # name -> whether it is met, and what to say where it is not
     "on": (is_on, "INLAY_FAST=0"),
     "compile": (compiles, "INLAY_FAST=compile turns it on; the first call of each shape takes a minute"),
-    "cuda": (torch.cuda.is_available, "no CUDA device"),
+    "cuda": (has_cuda, "no CUDA device"),
     "triton": (has_triton, "triton is not installed"),
     "isal": (has_isal, "isal is not installed"),
     "vnni": (int8.is_here, "this CPU has no VNNI"),

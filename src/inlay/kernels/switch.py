@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+import torch
+
 from inlay.errors import ConfigError
 
 LEVELS = ("0", "1", "compile")
@@ -44,6 +46,12 @@ def is_on() -> bool:
 def compiles() -> bool:
     """Whether networks may be compiled: the first call of each shape then takes a minute, later ones much less."""
     return level() == "compile"
+
+
+@cache
+def has_cuda() -> bool:
+    """Whether there is a CUDA device; looked up once, for the rule is asked at every call."""
+    return torch.cuda.is_available()
 
 
 @cache
