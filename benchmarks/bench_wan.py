@@ -6,11 +6,11 @@
 Measured in one run, in bfloat16 on clips of 33x256x256, encode and decode apart: diffusers' own calls, eager (the form
 that trainers run); ours, eager; ours compiled, block by block and in whole halves, and replayed from CUDA graphs as the
 library does it; ours with weights channels-last; ours replayed alone. Block by block, what comes before caches are full
-(two slots of a video) runs eagerly, so that a shape has one graph and not three. Times are medians of whole calls after a warm-up,
-divided by the clips of a batch. Before it is timed each form is held against diffusers' numbers; one that fails, or
-that compiles longer than `--compile-seconds`, is recorded with its error and what was found before it. Only the first
-batch is compiled. After `--seconds` nothing more is begun. The file is written after each form, and names what has not
-been run. `--device cpu --tiny` only shows that it runs.
+(two slots of a video) runs eagerly, so that a shape has one graph and not three. Times are medians of whole calls after
+a warm-up, divided by the clips of a batch. Before it is timed each form is held against diffusers' numbers; one that
+fails, or that compiles longer than `--compile-seconds`, is recorded with its error and what was found before it. Only
+the first batch is compiled. After `--seconds` nothing more is begun. The file is written after each form, and names
+what has not been run. `--device cpu --tiny` only shows that it runs.
 """
 
 from __future__ import annotations

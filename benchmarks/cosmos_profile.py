@@ -345,7 +345,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=95)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--parts", nargs="*", choices=["eager", "tiles", "shapes"], default=["eager", "tiles", "shapes"])
+    parser.add_argument(
+        "--parts", nargs="*", choices=["eager", "tiles", "shapes"], default=["eager", "tiles", "shapes"]
+    )
     parser.add_argument("--jobs", nargs="*", default=list(COMPILED))
     parser.add_argument("--small", action="store_true", help="a rehearsal")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
