@@ -6,7 +6,8 @@
     eager      both halves from a graph, as the library runs them, and how far they are from plain layers
     tiles      the same, one clip, with tiles of other sizes
     shapes     the heaviest convolutions alone: cuDNN as torch picks it, the best of all that cuDNN has, and, of those
-               over time, the kernel; TFLOP/s of each. The norm of a frame beside a copy of it.
+               over time, the kernel with every tile, and two frames a program (taps_pairs_triton.py); TFLOP/s of
+               each. The norm of a frame beside a copy of it.
     compiled   both halves, each in a process of its own that compiles while the others do; timed one after the other
 
 Random weights, bfloat16, clips of 33x256x256. Times are the best of several: other processes compile meanwhile, and
@@ -24,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,10 @@ from inlay.kernels.switch import at_level
 from inlay.origin import commit
 
 COMPILED = ("decode:1", "encode:1", "decode:8", "encode:8")
+TILES = (  # cells, channels out, channels in of a step, warps, stages
+    (128, 256, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (64, 256, 64, 4, 3), (256, 128, 64, 8, 3),
+    (128, 256, 64, 8, 4), (64, 128, 64, 4, 4),
+)  # fmt: skip
 SHAPES = {  # frames, side, channels in and out, taps over time, height, width
     "3x3, 256 of 128x128": (17, 128, 256, 256, (1, 3, 3)),
     "3x3, 512 of 64x64": (9, 64, 512, 512, (1, 3, 3)),
@@ -179,9 +185,9 @@ def tiles(a: argparse.Namespace) -> Any:
     for job in ("encode:1", "decode:1"):
         call, x = half_of(network, job, a)
         found = {}
-        for size in tile_sizes():
-            with tiled_by(size):
-                found[f"ms, tiles {size}"] = best_ms(from_graph(call, x), a)
+        for tile in TILES if not why_not("taps") else ():
+            with tiled_by(tile):
+                found[f"ms, tile {tile}"] = best_ms(from_graph(call, x), a)
         yield job, found
 
 
@@ -190,22 +196,16 @@ def off(got: Tensor, wanted: Tensor) -> float:
     return float((got - wanted).float().norm() / wanted.float().norm())
 
 
-def tile_sizes() -> list[tuple[int, int]]:
-    """To be tried; none where the kernel does not run."""
-    return [(128, 128), (64, 256), (256, 128)] if not why_not("taps") else []
-
-
 @contextmanager
-def tiled_by(tiles: tuple[int, int]) -> Iterator[None]:
-    """The kernel with tiles of so many cells and channels."""
+def tiled_by(tile: tuple[int, ...]) -> Iterator[None]:
+    """The kernel with another tile."""
     from inlay.kernels import taps_triton
 
-    before = taps_triton.BM, taps_triton.BN
-    taps_triton.BM, taps_triton.BN = tiles
+    before, taps_triton.TILE = taps_triton.TILE, taps_triton.Tile(*tile)
     try:
         yield
     finally:
-        taps_triton.BM, taps_triton.BN = before
+        taps_triton.TILE = before
 
 
 @torch.inference_mode()
@@ -302,15 +302,23 @@ def convolutions(
         found["cuDNN, best"] = round(1000 * tflop / queued_ms(calls["cuDNN"], a), 1)
     if size[0] == 1 or why_not("taps"):
         return found
+    from taps_pairs_triton import PAIRS, convolve_pairs
+
     from inlay.kernels.taps_triton import Taps, convolve
 
     taps, y = Taps.of(weight, bias), x_FHWC.permute(0, 3, 1, 2)
-    apart = off(convolve(y, taps, frames).permute(0, 2, 3, 1), wanted)
-    for tiles in ((128, 256), *tile_sizes()):
-        with tiled_by(tiles):
-            spent = queued_ms(lambda: convolve(y, taps, frames), a)
-        found[f"kernel, tiles {tiles}"] = round(1000 * tflop / spent, 1)
-    return found | {"kernel, difference": apart}
+    add = torch.zeros_like(y)
+    ways: dict[str, Callable[[], Tensor]] = {}
+    for tile in TILES:
+        ways[f"tile {tile}"] = partial(convolve, y, taps, frames, add=add, norm=True)
+    for pair in PAIRS:
+        ways[f"pairs {tuple(pair)}"] = partial(convolve_pairs, y, taps, frames, pair, add=add, norm=True)
+    for (name, way), tile in zip(ways.items(), (*TILES, *(TILES[0] for _ in PAIRS)), strict=True):
+        with tiled_by(tile):
+            apart = off(way().permute(0, 2, 3, 1), wanted)
+            found[name] = round(1000 * tflop / queued_ms(way, a), 1)
+        found[f"{name}, difference"] = round(apart, 6)
+    return found
 
 
 def by_cudnn(x_FHWC: Tensor, weight: Tensor, size: tuple[int, int, int]) -> Tensor:

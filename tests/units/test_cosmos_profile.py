@@ -8,6 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
+from tests.triton_here import DEVICE, needs_triton
+
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
 
@@ -21,3 +26,28 @@ def test_every_part_leaves_its_numbers(tmp_path: Path) -> None:
     assert record["compiled: encode:1"]["ms a clip"] > 0
     rows = record["compiled: encode:1"]["as it is"]["kernels"]
     assert rows == sorted(rows, key=lambda row: -row[1]) and sum(ms for _, ms, _ in rows) > 0
+
+
+@needs_triton
+@pytest.mark.parametrize("frames", [1, 4, 5])
+@pytest.mark.parametrize("with_past", [False, True])
+def test_two_frames_a_program_are_the_same_convolution(
+    frames: int, with_past: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from taps_pairs_triton import PAIRS, convolve_pairs
+
+    from inlay.kernels.norm_triton import TAKEN
+    from inlay.kernels.taps_triton import Taps, convolve
+
+    torch.manual_seed(0)
+    y = torch.randn(2 * frames, 32, 9, 8, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    taps = Taps.of(torch.randn(48, 32, 3, 1, 1, device=DEVICE), torch.randn(48, device=DEVICE))
+    past = torch.randn(2, 2, 72, 32, device=DEVICE) if with_past else None
+    add = torch.randn(2 * frames, 48, 9, 8, device=DEVICE)
+    wanted = convolve(y, taps, frames, past_BPSC=past, add=add, norm=True)
+    for pair in PAIRS:
+        got = convolve_pairs(y, taps, frames, pair, past_BPSC=past, add=add, norm=True)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        means = [(TAKEN[z][..., 0] * TAKEN[z][..., 2]).sum(1) for z in (got, wanted)]
+        torch.testing.assert_close(*means, rtol=1e-3, atol=1e-2)

@@ -93,9 +93,73 @@ def test_every_cell_becomes_a_square() -> None:
         close(layers.doubled(y, up.conv2, up.conv3), published)
 
 
+@needs_triton
+@pytest.mark.parametrize("with_past", [False, True])
+def test_every_frame_becomes_two(with_past: bool) -> None:
+    """But for the first of a video; what is remembered is what the plain form remembers."""
+    torch.manual_seed(0)
+    conv = layers.TimeConv(32).to(DEVICE)
+    y, T = torch.randn(6, 32, 5, 7, device=DEVICE), 3
+    held = torch.randn(2, 1, 35, 32, device=DEVICE).expand(-1, 2, -1, -1)
+    past, other = (layers.Memory([held] if with_past else None, keep=True) for _ in range(2))
+    with torch.no_grad():
+        frames = y.unflatten(0, (-1, T)).repeat_interleave(2, dim=1)[:, 0 if with_past else 1 :]
+        repeated = frames.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        wanted = conv(repeated, frames.shape[1], other, repeated)
+        close(conv.doubled(y.contiguous(memory_format=torch.channels_last), T, past), wanted)
+    close(past.after[0], other.after[0])
+
+
+@needs_triton
+@pytest.mark.parametrize("kind", ["over time", "down", "up", "wide"])
+def test_the_moments_of_a_frame_are_taken_with_it(kind: str) -> None:
+    """A norm of these frames finds them; tiles that reach over the edge count what lies inside only."""
+    from inlay.kernels.norm_triton import TAKEN, frame_norm
+    from inlay.kernels.taps_triton import Taps, convolve
+
+    torch.manual_seed(0)
+    y = torch.randn(4, 32, 12, 14, device=DEVICE).add(3).contiguous(memory_format=torch.channels_last)
+    out = 272 if kind == "wide" else 48
+    weight, bias = torch.randn(out, 32, 3, 3, 3, device=DEVICE), torch.randn(out, device=DEVICE)
+    taps = {
+        "over time": Taps.of(weight[..., :1, :1], bias),
+        "wide": Taps.of(weight[:, :, :1, :1, :1], bias),
+        "down": Taps.of(weight[:, :, :1], bias, stride=(1, 2)),
+        "up": Taps.of_corners(weight[:, :, 0, :2, :2].repeat(4, 1, 1, 1), bias, up=2),
+    }[kind]
+    z = convolve(y, taps, 4 if kind == "over time" else 1, norm=True)
+    mean, distance, number = TAKEN[z].double().unbind(2)
+    flat_z = z.double().flatten(1)
+    whole = (mean * number).sum(1) / number.sum(1)
+    assert number.sum(1).tolist() == [flat_z.shape[1]] * 4
+    torch.testing.assert_close(whole, flat_z.mean(1), rtol=1e-5, atol=1e-4)
+    spread = distance.sum(1) + (number * (mean - whole[:, None]).square()).sum(1)
+    torch.testing.assert_close(spread / flat_z.shape[1], flat_z.var(1, correction=0), rtol=1e-4, atol=1e-4)
+    ones = torch.ones(out, device=DEVICE)
+    normed = frame_norm(z, ones, ones, 1e-6, silu=False)
+    del TAKEN[z]
+    close(normed, frame_norm(z, ones, ones, 1e-6, silu=False))
+
+
+@needs_triton
+def test_moments_are_of_these_frames_only() -> None:
+    from inlay.kernels.norm_triton import TAKEN
+    from inlay.kernels.taps_triton import Taps, convolve
+
+    y = torch.randn(1, 16, 4, 4, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    taps = Taps.of(torch.randn(16, 16, 1, 1, 1, device=DEVICE), torch.zeros(16, device=DEVICE))
+    before = len(TAKEN)
+    assert convolve(y, taps, 1) not in TAKEN
+    z = convolve(y, taps, 1, norm=True)
+    assert z in TAKEN and z + 0 not in TAKEN
+    del z
+    assert len(TAKEN) == before
+
+
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Every convolution that fits goes by the kernel, whatever the device and the dtype; what was asked comes back."""
+    """Whatever fits goes by the kernels, whatever the device and the dtype; of convolutions what was asked comes
+    back."""
     asked: list[bool] = []
 
     def fits(y: Tensor, *convs: torch.nn.Module) -> bool:
@@ -103,6 +167,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return asked[-1]
 
     monkeypatch.setattr(layers, "are_products", fits)
+    monkeypatch.setattr(layers, "may_run", lambda name, *, tensors: name == "norms")
     return asked
 
 
@@ -127,7 +192,8 @@ def test_cosmos_by_products_is_cosmos(attention_window: int | None, products: li
             shown.append(part)
         got_x = network.decode(z)
         assert any(products) and not all(products), "of both kinds: channels that fit and channels that do not"
-        layers.are_products = lambda y, *convs: False  # type: ignore[assignment]  # the fixture puts it back
+        layers.are_products = lambda y, *convs: False  # type: ignore[assignment]  # the fixture puts them back
+        layers.may_run = lambda name, *, tensors: False  # type: ignore[assignment]
         close(z, network.encode(x))
         close(got_x, network.decode(z))
         if attention_window is None:

@@ -76,17 +76,17 @@ class SpaceConv(nn.Module):
     def forward(self, y: Tensor, *, add: Tensor | None = None, bias: bool = True) -> Tensor:
         """The convolution; `add` is added to it. Without `bias`, what follows makes up for it."""
         if bias and self.conv3d.kernel_size == (1, 1, 1) and are_products(y, self):
-            return product(y, prepared(self, space_taps), add=add)
+            return product(y, prepared(self, space_taps), add=add, norm=add is not None)
         weight, added = self.conv3d.weight[:, :, 0], self.conv3d.bias if bias else None
         z = F.conv2d(y, weight, added, stride=self.stride, padding=self.padding)
         return z if add is None else add + z
 
 
-def product(y: Tensor, taps: Taps, *, add: Tensor | None = None) -> Tensor:
-    """A convolution within each frame by the kernel."""
+def product(y: Tensor, taps: Taps, *, add: Tensor | None = None, norm: bool = False) -> Tensor:
+    """A convolution within each frame by the kernel; `norm` says that one follows."""
     from inlay.kernels.taps_triton import convolve  # Triton is imported when it first runs
 
-    return convolve(y, taps, 1, add=add)
+    return convolve(y, taps, 1, add=add, norm=norm)
 
 
 def space_taps(conv: SpaceConv) -> Taps:
@@ -125,7 +125,7 @@ class TimeConv(nn.Module):
     def product(
         self, y: Tensor, T: int, memory: Memory, taps: Taps, *, add: Tensor | None = None, late: Tensor | None = None
     ) -> Tensor:
-        """The same by the kernel.
+        """The same by the kernel; a norm follows, or the end.
 
         Args:
             taps: the weights, with what else is folded into them.
@@ -138,13 +138,34 @@ class TimeConv(nn.Module):
             last = x_BTSC[:, -2:] if late is None else x_BTSC[:, -2:] + late
             before = last[:, :1].expand(-1, 2, -1, -1) if past is None else past
             memory.leave(torch.cat([before, last], dim=1)[:, self.stride - 3 :])
-        return convolve(y, taps, T, past_BPSC=past, add=add)
+        return convolve(y, taps, T, past_BPSC=past, add=add, norm=True)
+
+    def doubled(self, y: Tensor, T: int, memory: Memory) -> Tensor:
+        """conv(u) + u by the kernel, where u is `y` with every frame twice, the first of a video once."""
+        from inlay.kernels.taps_triton import convolve  # Triton is imported when it first runs
+
+        past = memory.take()
+        if memory.keep:
+            memory.leave(along_time(y, T)[:, -1:].expand(-1, 2, -1, -1))
+        return convolve(y, prepared(self, phase_taps), T, past_BPSC=None if past is None else past[:, 1:])
 
 
 def time_taps(conv: TimeConv) -> Taps:
     from inlay.kernels.taps_triton import Taps
 
     return Taps.of(conv.conv3d.weight, biased(conv), stride=(conv.stride, 1))
+
+
+def phase_taps(conv: TimeConv) -> Taps:
+    """Three neighbours of doubled frames are two frames: so it is one convolution of two for each frame of a pair."""
+    from inlay.kernels.taps_triton import Taps
+
+    weight_NCT = conv.conv3d.weight[..., 0, 0]
+    before, here, now = weight_NCT.float().unbind(2)
+    now = now + torch.eye(len(now), device=now.device)
+    first, second = (before + here, now), (before, here + now)
+    weight_UNCT = torch.stack([torch.stack(pair, dim=2) for pair in (first, second)])
+    return Taps.of_phases(weight_UNCT.to(weight_NCT.dtype), biased(conv))
 
 
 def along_time(y: Tensor, T: int) -> Tensor:
@@ -312,7 +333,7 @@ class Down(nn.Module):
         """The same by the kernel: means are convolutions too, and the last convolution is part of the one before."""
         clips = y.shape[0] // T
         if self.conv1 is not None:
-            y = product(y, prepared(self, halving_taps))
+            y = product(y, prepared(self, halving_taps), norm=self.conv2 is None)
         if self.conv2 is not None:
             y = self.conv2.product(y, T, memory, prepared(self, pairing_taps))
         return y, y.shape[0] // clips
@@ -359,7 +380,9 @@ class Up(nn.Module):
         self.conv3 = SpaceConv(width, width, 1)
 
     def forward(self, y: Tensor, T: int, memory: Memory) -> tuple[Tensor, int]:
-        if self.conv1 is not None:
+        if self.conv1 is not None and are_products(y, self.conv1):
+            y, T = self.conv1.doubled(y, T, memory), 2 * T - memory.first
+        elif self.conv1 is not None:
             frames = y.unflatten(0, (-1, T)).repeat_interleave(2, dim=1)
             frames = frames[:, 1:] if memory.first else frames  # the first frame of a video stands alone
             y, T = frames.flatten(0, 1), frames.shape[1]
@@ -367,7 +390,7 @@ class Up(nn.Module):
         if self.conv2 is None:
             return self.conv3(y), T
         if are_products(y, self.conv2, self.conv3):
-            return product(y, prepared(self, corner_taps)), T
+            return product(y, prepared(self, corner_taps), norm=True), T
         return doubled(y, self.conv2, self.conv3), T
 
 

@@ -4,10 +4,13 @@
 Torch's own group norm first turns such a frame round, and hands it on with channels first: the convolution after it
 turns it back. Here the frame is read twice and written once.
 
-    moments   mean and squared distance from it of each part of a frame
+    moments   mean, squared distance from it and count of each part of a frame
     apply     those of the whole frame, put together; each number moved, stretched, and through SiLU if asked
 
-Legend: P numbers of a step, STEPS of a part, PARTS of a frame (padded to a power of two), C channels.
+The kernel that makes a frame may have taken its moments already; then the frame is read once.
+
+Legend: P numbers or R cells of a step, STEPS of a part, PARTS of a frame and WIDE channels (padded to a power of two),
+C channels.
 """
 
 from __future__ import annotations
@@ -16,8 +19,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 STEP, STEPS = 4096, 4  # numbers that a program works on together, and how often
+MOMENTS = 3  # of a part: mean, squared distance from it, count
+TAKEN = WeakTensorKeyDictionary()  # frames -> their moments, [frames, parts, MOMENTS]
 
 
 @triton.jit
@@ -34,37 +40,39 @@ def moments_kernel(x_ptr, moments_ptr, count, P: tl.constexpr, STEPS: tl.constex
     number = tl.minimum(count - begin, P * STEPS).to(tl.float32)
     mean = tl.sum(total, axis=0) / number
     distance = tl.sum(squares, axis=0) - number * mean * mean
-    place = moments_ptr + (frame * tl.num_programs(0) + part) * 2
+    place = moments_ptr + (frame * tl.num_programs(0) + part) * 3
     tl.store(place, mean)
     tl.store(place + 1, tl.maximum(distance, 0.0))
+    tl.store(place + 2, number)
 
 
 @triton.jit
 def apply_kernel(
-    x_ptr, moments_ptr, weight_ptr, bias_ptr, out_ptr, count, eps,
-    SILU: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, STEPS: tl.constexpr,
+    x_ptr, moments_ptr, weight_ptr, bias_ptr, out_ptr, cells, parts, eps,
+    SILU: tl.constexpr, C: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    part, frame = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    parts = tl.num_programs(0)
+    frame = tl.program_id(1).to(tl.int64)
     own = tl.arange(0, PARTS)
-    place = moments_ptr + (frame * parts + own) * 2
+    place = moments_ptr + (frame * parts + own) * 3
     means = tl.load(place, mask=own < parts, other=0.0)
     distances = tl.load(place + 1, mask=own < parts, other=0.0)
-    numbers = tl.maximum(tl.minimum(count - own * (P * STEPS), P * STEPS), 0).to(tl.float32)
+    numbers = tl.load(place + 2, mask=own < parts, other=0.0)
+    count = cells.to(tl.float32) * C
     mean = tl.sum(means * numbers, axis=0) / count
     off = means - mean
     variance = (tl.sum(distances, axis=0) + tl.sum(numbers * off * off, axis=0)) / count
-    scale = 1.0 / tl.sqrt(variance + eps)
+    channel = tl.arange(0, WIDE)
+    times = tl.load(weight_ptr + channel, mask=channel < C, other=0.0).to(tl.float32) / tl.sqrt(variance + eps)
+    plus = tl.load(bias_ptr + channel, mask=channel < C, other=0.0).to(tl.float32) - mean * times
     for step in tl.static_range(STEPS):
-        at = part * (P * STEPS) + step * P + tl.arange(0, P)
-        there = at < count
-        x = tl.load(x_ptr + frame * count + at, mask=there, other=0.0).to(tl.float32)
-        weight = tl.load(weight_ptr + at % C).to(tl.float32)
-        bias = tl.load(bias_ptr + at % C).to(tl.float32)
-        y = (x - mean) * scale * weight + bias
+        cell = (tl.program_id(0) * STEPS + step) * R + tl.arange(0, R)
+        at = cell[:, None] * C + channel[None, :]
+        there = (cell < cells)[:, None] & (channel < C)[None, :]
+        x = tl.load(x_ptr + frame * cells * C + at, mask=there, other=0.0).to(tl.float32)
+        y = x * times[None, :] + plus[None, :]
         if SILU:
             y = y / (1.0 + tl.exp(-y))
-        tl.store(out_ptr + frame * count + at, y.to(out_ptr.dtype.element_ty), mask=there)
+        tl.store(out_ptr + frame * cells * C + at, y.to(out_ptr.dtype.element_ty), mask=there)
 
 
 def frame_norm(y_NCHW: Tensor, weight: Tensor, bias: Tensor, eps: float, *, silu: bool) -> Tensor:
@@ -72,12 +80,21 @@ def frame_norm(y_NCHW: Tensor, weight: Tensor, bias: Tensor, eps: float, *, silu
     y = y_NCHW.contiguous(memory_format=torch.channels_last)
     out = torch.empty_like(y)
     frames, channels, height, width = y.shape
-    count = channels * height * width
-    parts = triton.cdiv(count, STEP * STEPS)
-    moments = torch.empty(frames, parts, 2, dtype=torch.float32, device=y.device)
-    grid, sizes = (parts, frames), {"P": STEP, "STEPS": STEPS, "num_warps": 8}
-    moments_kernel[grid](y, moments, count, **sizes)
-    apply_kernel[grid](
-        y, moments, weight, bias, out, count, eps, SILU=silu, C=channels, PARTS=triton.next_power_of_2(parts), **sizes
-    )
+    cells = height * width
+    moments = TAKEN.get(y_NCHW)
+    if moments is None:
+        parts = triton.cdiv(channels * cells, STEP * STEPS)
+        moments = torch.empty(frames, parts, MOMENTS, dtype=torch.float32, device=y.device)
+        moments_kernel[parts, frames](y, moments, channels * cells, P=STEP, STEPS=STEPS, num_warps=8)
+    parts, wide = moments.shape[1], triton.next_power_of_2(channels)
+    rows = max(1, STEP // wide)
+    apply_kernel[triton.cdiv(cells, rows * STEPS), frames](
+        y, moments, weight, bias, out, cells, parts, eps,
+        SILU=silu, C=channels, WIDE=wide, PARTS=triton.next_power_of_2(parts), R=rows, STEPS=STEPS, num_warps=8,
+    )  # fmt: skip
     return out
+
+
+def remember_moments(frames: Tensor, moments: Tensor) -> None:
+    """So that a norm of these very frames need not take them; nobody may write to the frames meanwhile."""
+    TAKEN[frames] = moments
