@@ -143,6 +143,7 @@ def test_the_curve_of_an_encode_is_that_of_its_file(tokenizer: Tokenizer, tmp_pa
     with tokenizer.watched_by(curve):
         tokens = tokenizer.encode(moving_square(70, 16, 24), tau=0.3)
     assert curve == keep_curve(tokens.chunks()) and curve.keep_rate == pytest.approx(tokens.keep_rate)
+    assert curve.end == pytest.approx(70 / float(tokens.info.fps)), "when the last frame ends"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inlay.codec import slot_of_frame
-from inlay.container import TokenWriter
+from inlay.container import TokenWriter, to_bytes
 from inlay.container.tokens import Tokens
 from inlay.draw.caption import Caption, line_picture
 from inlay.draw.film import Shot, compose, film, frame_keep_rates, lit, shots, side_by_side
@@ -114,15 +114,14 @@ def test_the_caption_tells_what_a_file_of_the_same_chunks_would(tmp_path: Path) 
         for part in tokens:
             writer.append(part)
     bits = 8 * (tmp_path / "a.inlay").stat().st_size / (14 * 16 * 16)
-    counted, given = Caption(title="a.mp4"), Caption(title="a.mp4", bits=bits)
-    scenes = list(shots(tokens, [darker], [video]))
-    lines = [[c.add(s.tokens, s.original, s.result) for s in scenes] for c in (counted, given)]
+    caption = Caption(title="a.mp4")
+    first, last = [caption.add(s.tokens, s.original, s.result) for s in shots(tokens, [darker], [video])]
     kept, db = 14 / 20, compare(video, darker, ("psnr",))["psnr"]
-    assert lines[0][-1] == lines[1][-1]
-    assert lines[0][-1].split("  |  ") == [
+    assert last.split("  |  ") == [
         "a.mp4", "tau 0.1", f"{100 * kept:.1f} % kept", f"{bits:.3f} bits a pixel", f"PSNR {db:.1f} dB",
     ]  # fmt: skip
-    assert "66.7 % kept" in lines[0][0], "up to the chunk that is shown"
+    alone = 8 * len(to_bytes(tokens[0])) / (9 * 16 * 16)
+    assert "66.7 % kept" in first and f"{alone:.3f} bits" in first, "both up to the chunk that is shown"
     without = Caption(title="a.inlay").add(tokens[0], None, video[:9])
     assert without.startswith("a.inlay") and "PSNR" not in without
 
@@ -143,6 +142,13 @@ def test_the_curve_of_a_long_film_shows_the_last_seconds_and_forgets_the_rest() 
         picture = curve.draw(seconds, [0.5] * 24, width=400, size=17)
     assert picture.shape[:3] == (24, round(1.7 * 17) + 68 + round(1.5 * 17), 400)
     assert len(curve.seconds) < 50 and curve.seconds[0] <= curve.seconds[-1] - 10
+
+
+def test_the_curve_of_a_film_of_one_frame_is_that_frame() -> None:
+    video, tokens = still(1, 16, 16), make_tokens(left_half(1), frames=1, height=16, width=16)
+    whole = next(film(shots([tokens], [video], [video]), frames=1)).frames[0]
+    line = (whole == torch.tensor(LINE, dtype=torch.uint8)).all(-1)
+    assert int(line.sum(1).max()) > 0.5 * whole.shape[1], "as long as the axis"
 
 
 def test_a_higher_rate_stands_higher() -> None:

@@ -11,6 +11,7 @@ import torch
 from inlay.errors import ShapeError, UsageError
 from inlay.masking import MaskConfig, Profile, keep_mask, keep_rate_of
 from inlay.measure import calibrate
+from inlay.research.studies.pictures import slot_edges
 
 
 def latents(clips: int = 3) -> torch.Tensor:
@@ -29,6 +30,10 @@ def profiled(spec, z: torch.Tensor, batches: int = 1) -> Profile:
     for part in z.chunk(batches):
         state = calibrate.update(state, part)
     return calibrate.finish(state, data="made")
+
+
+def test_a_level_stands_over_the_frames_of_its_slot(spec) -> None:
+    assert slot_edges(spec, 9, 18) == [0, 1, 5, 9, 10, 14, 18]
 
 
 def test_each_rung_keeps_what_the_encoder_keeps(spec) -> None:

@@ -21,6 +21,7 @@ class KeepCurve(Watch):
     tokens: int = 0
     cells: int = 0
     frames: int = 0
+    end: float = 0.0  # seconds: when the last frame ends
 
     def on_tokens(self, tokens: Tokens) -> None:
         self.add(tokens)
@@ -31,9 +32,11 @@ class KeepCurve(Watch):
         lead = stride if continues(chunk) else 1
         starts = [0 if t == 0 else min(lead + (t - 1) * stride, chunk.info.frames - 1) for t in range(slots)]
         if chunk.seconds is not None:
-            times = chunk.seconds[starts].tolist()
+            times, last = chunk.seconds[starts].tolist(), float(chunk.seconds[-1])
         else:
             times = [float((self.frames + s) / chunk.info.fps) for s in starts]
+            last = float((self.frames + chunk.info.frames - 1) / chunk.info.fps)
+        self.end = last + float(1 / chunk.info.fps)
         if chunk.spans[0].key:
             self.keys.append(times[0])
         self.seconds += times

@@ -26,11 +26,9 @@ class Caption:
 
     Args:
         title: the name of the file.
-        bits: a pixel, where the whole file is known; else the bytes of each chunk are counted as it is shown.
     """
 
     title: str = ""
-    bits: float | None = None
     kept: KeepCurve = field(default_factory=KeepCurve)
     _bytes: int = 0
     _pixels: int = 0
@@ -40,16 +38,15 @@ class Caption:
         """The line for the next chunk."""
         first = not self.kept.frames
         self.kept.add(tokens)
-        if self.bits is None:
-            self._bytes += added_bytes(tokens, first=first)
-            self._pixels += pixel_count(tokens.info)
+        self._bytes += added_bytes(tokens, first=first)
+        self._pixels += pixel_count(tokens.info)
         if original is not None:
             self._errors.update(original.frames.cpu(), result.frames.cpu())
         return self._line(tokens)
 
     def _line(self, tokens: Tokens) -> str:
         recipe = tokens.recipe
-        bits = 8 * self._bytes / self._pixels if self.bits is None else self.bits
+        bits = 8 * self._bytes / self._pixels
         words = [self.title] if self.title else []
         words += [f"tau {recipe.tau:.3g}", f"{100 * self.kept.keep_rate:.1f} % kept", f"{bits:.3f} bits a pixel"]
         words += [f"PSNR {self._errors.finish()['psnr']:.1f} dB"] if self._errors.frames else []

@@ -77,8 +77,9 @@ def film(
     """
     running, caption = RunningCurve(), caption or Caption()
     for shot in scenes:
+        running.frame = float(1 / shot.tokens.info.fps)
         if running.duration is None and frames is not None:
-            running.duration = float(frames / shot.tokens.info.fps)
+            running.duration = frames * running.frame
         yield compose(shot, running, made=made, caption=caption)
 
 

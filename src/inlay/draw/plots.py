@@ -47,7 +47,7 @@ class Panel:
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    steps: bool = False  # a level for each point, instead of a line from one to the next
+    steps: bool = False  # a level from each point to the next, instead of a line
     scatter: bool = False  # points that no line joins
 
 
@@ -126,7 +126,7 @@ def _series(axes: Axes, panel: Panel, series: Series, i: int, *, notes: bool) ->
     if series.mark is not None:
         axes.axvline(series.mark, color=colour, linestyle="--", linewidth=1, label=series.mark_label)
     if panel.steps:
-        axes.step(series.x, series.y, where="mid", color=colour, label=series.label, linewidth=1.4)
+        axes.step(series.x, series.y, where="post", color=colour, label=series.label, linewidth=1.4)
         return
     width = 0 if panel.scatter else 1.4
     axes.plot(series.x, series.y, color=colour, marker=marker, markersize=4, label=series.label, linewidth=width)
@@ -144,8 +144,7 @@ def keep_curves(curves: Mapping[str, KeepCurve], *, title: str = "") -> bytes:
     panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, curve) in zip(panels, curves.items(), strict=True):
         seconds, rates = curve.seconds, curve.keep_rates
-        last = seconds[-1] - seconds[-2] if len(seconds) > 1 else 1.0  # the last lasts as long as the one before
-        times, percent = [*seconds, seconds[-1] + last], [100 * rate for rate in (*rates, rates[-1])]
+        times, percent = [*seconds, curve.end], [100 * rate for rate in (*rates, rates[-1])]
         axes.fill_between(times, percent, step="post", color=COLOURS[0], alpha=0.25, linewidth=0)
         axes.step(times, percent, where="post", color=COLOURS[0], linewidth=1.5)
         axes.axhline(100 * curve.keep_rate, color=COLOURS[1], linewidth=1.2, linestyle="--")

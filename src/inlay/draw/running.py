@@ -52,6 +52,7 @@ class RunningCurve:
     """Grows while the film does; `duration` in seconds where it is known beforehand."""
 
     duration: float | None = None
+    frame: float = 0.0  # seconds that a frame is shown
     frames: int = 0  # drawn so far
     seconds: list[float] = field(default_factory=list)
     keep_rates: list[float] = field(default_factory=list)
@@ -80,8 +81,8 @@ class RunningCurve:
 
     def _span(self) -> tuple[float, float]:
         if self._whole():
-            return 0.0, max(self.duration or 0.0, self.seconds[-1], 1e-3)
-        end = max(self.seconds[-1], WINDOW_SECONDS)
+            return 0.0, max(self.duration or 0.0, self.seconds[-1] + self.frame, 1e-3)
+        end = max(self.seconds[-1] + self.frame, WINDOW_SECONDS)
         return end - WINDOW_SECONDS, end
 
     def _picture(self, width: int, size: int) -> Tensor:
@@ -104,8 +105,8 @@ class RunningCurve:
         return pixels(paper)
 
     def _steps(self, at: Axes) -> list[tuple[int, int]]:
-        """Each rate from its time to the next one's; the last has just begun."""
-        ends = [*self.seconds[1:], self.seconds[-1]]
+        """Each rate from its time to the next one's, the last to the end of its frame."""
+        ends = [*self.seconds[1:], self.seconds[-1] + self.frame]
         levels = zip(self.seconds, ends, self.keep_rates, strict=True)
         return [(at.x(time), at.y(rate)) for start, end, rate in levels for time in (start, end)]
 

@@ -65,7 +65,7 @@ def _run(
     from inlay.draw.caption import Caption
     from inlay.draw.film import shots
     from inlay.masking import Budget
-    from inlay.measure import bits_per_pixel, compare
+    from inlay.measure import compare
     from inlay.video import open_video, write_video
     from inlay.video.synthetic import demo_clip
 
@@ -94,8 +94,7 @@ def _run(
         decode_file(token_reader, decoded, tokenizer=tokenizer, fill=fill, force=True, screen=screen)
     with timed("film"), open_video(clip) as a, open_video(decoded) as b, TokenReader(tokens) as token_reader:
         scenes = shots(token_reader, b, a)
-        bits = bits_per_pixel(Path(tokens).stat().st_size, token_reader.info)
-        caption = Caption(title=Path(video or clip).name, bits=bits)
+        caption = Caption(title=Path(video or clip).name)
         made = write_film(scenes, film, curve, fill=fill, caption=caption, frames=a.frames, force=True, screen=screen)
     with timed("measure"), open_video(clip) as a, open_video(decoded) as b:
         report = compare(a.chunks(), b.chunks(), ("psnr", "ssim"))

@@ -110,7 +110,6 @@ def _film(
     from inlay.container import TokenReader, as_stored
     from inlay.draw.caption import Caption
     from inlay.draw.film import shots
-    from inlay.measure import bits_per_pixel
     from inlay.video import open_video
 
     chunks: Iterable[Tokens]
@@ -126,7 +125,7 @@ def _film(
             recipe, frames, chunks = reader.recipe, reader.info.frames, reader
             named = None if model.backbone == options.Model.backbone else model.backbone
             tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=backbone_of(recipe, named)), screen)
-            mode, caption.bits = recipe.streaming, bits_per_pixel(Path(source).stat().st_size, reader.info)
+            mode = recipe.streaming
         else:
             video = stack.enter_context(open_video(source, size=size))
             tokenizer, frames, fill = model.load(), video.frames, model.fill

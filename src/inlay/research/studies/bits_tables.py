@@ -21,6 +21,7 @@ from inlay.research.studies.sections import (
     Finding,
     Section,
     Table,
+    axis,
     bits_cell,
     heading,
     mean_cell,
@@ -291,7 +292,7 @@ def _panel(role: str, data: DataSet, results: Results, metric: str) -> Panel:
         x, y = tuple(a for a, _ in rows), tuple(b for _, b in rows)
         series.append(Series(label=f"{name}, published", x=x, y=y))
     title = f"{data.name}, {len(data)} clips"
-    return Panel(title=title, x_label="bits a pixel", y_label=heading(metric), series=tuple(series))
+    return Panel(title=title, x_label="bits a pixel", y_label=axis(metric), series=tuple(series))
 
 
 def _published(role: str, metric: str) -> dict[str, list[tuple[float, float]]]:

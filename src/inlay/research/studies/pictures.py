@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from inlay.backbones import load_backbone
+from inlay.backbones import BackboneSpec, load_backbone
 from inlay.codec import encode_clip
 from inlay.container.tokens import Tokens
 from inlay.draw.animated import avif_bytes
@@ -104,9 +104,9 @@ def token_usage(work: Workspace) -> Section:
             {"clip": clip.name, "per_clip": [float(v) for v in anew], "carried": [float(v) for v in carried]},
         )
         shown = strip(video.frames[[i * (len(video) - 1) // 7 for i in range(8)]], short=TILE)
-        place = tuple(i * len(video) / len(anew) for i in range(len(anew)))
         curves = {"reference begun anew in each chunk": anew, "reference carried on": carried}
-        series = tuple(Series(label=name, x=place, y=tuple((100 * use).tolist())) for name, use in curves.items())
+        edges = slot_edges(work.bench.tokenizer.spec, clip.spec.frames, len(video))
+        series = tuple(_levels(name, edges, (100 * use).tolist()) for name, use in curves.items())
         panel = Panel(title=clip.name, x_label="frame", y_label="kept cells, %", steps=True, series=series)
         caption = f"{clip.name}: kept cells over time at tau {work.bench.tau:.3g}."
         row = f"{clip.name}: eight frames, evenly spaced."
@@ -205,12 +205,22 @@ def _distributions(profiles: dict[str, Profile]) -> list[Panel]:
     ]
 
 
+def slot_edges(spec: BackboneSpec, chunk: int, frames: int) -> list[float]:
+    """The frames at which the slots of whole chunks begin, and where the last one ends."""
+    within = [0, *(spec.frames(slots) for slots in range(1, spec.slots(chunk)))]
+    return [float(start + first) for start in range(0, frames, chunk) for first in within] + [float(frames)]
+
+
 def _histogram(label: str, edges: Sequence[float], counts: Sequence[float], mark: float, mark_label: str) -> Series:
     """Scaled to its own total."""
     total = sum(counts) or 1.0
-    middles = tuple((a + b) / 2 for a, b in pairwise(edges))
-    shares = tuple(100 * c / total for c in counts)
-    return Series(label=label, x=middles, y=shares, mark=mark, mark_label=mark_label)
+    bars = _levels(label, edges, [100 * c / total for c in counts])
+    return replace(bars, mark=mark, mark_label=mark_label)
+
+
+def _levels(label: str, edges: Sequence[float], levels: Sequence[float]) -> Series:
+    """A level from each edge to the next."""
+    return Series(label=label, x=tuple(edges), y=(*levels, *levels[-1:]))
 
 
 def example_clips(data: DataSet, count: int = FILMED) -> list[Clip]:
@@ -230,8 +240,8 @@ def film_rules(bench: Bench, store: Store, data: DataSet, settings: Iterable[Set
             if not (store.root / file).is_file():
                 scene = scene or bench.scene(clip)
                 outcome = bench.run(scene, setting)
-                line = Caption(title=clip.name, bits=outcome.bits_per_pixel)
-                store.write_bytes(file, film(scene.video, outcome.video, outcome.tokens, line))
+                shown = film(scene.video, outcome.video, outcome.tokens, Caption(title=clip.name))
+                store.write_bytes(file, shown)
             caption = f"{clip.name}, {setting.rule}: input, kept cells, reconstruction ({bench.fill_of(setting)})"
             films.append(Figure(file=file, caption=caption))
     return tuple(films)

@@ -120,7 +120,7 @@ def _cell(cell: Cell) -> str:
 
 def _as_text(value: object) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{k} {_as_text(v)}" for k, v in value.items())
+        return "; ".join(f"{k} {_as_text(v)}" for k, v in value.items() if v not in ([], (), "", None))
     if isinstance(value, list | tuple):
         return ", ".join(_as_text(v) for v in value)
     return str(value)
