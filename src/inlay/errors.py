@@ -7,7 +7,8 @@ import difflib
 import importlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from types import ModuleType
 from typing import TypeVar
 
@@ -101,11 +102,24 @@ def pick(kind: str, name: str, table: Mapping[str, T]) -> T:
     >>> pick("fill", "hold", {"hold": 1, "linear": 2})
     1
     """
-    if name in table:
+    if isinstance(name, str) and name in table:
         return table[name]
-    near = difflib.get_close_matches(name, table, n=1)
+    near = difflib.get_close_matches(str(name), table, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UsageError(f"unknown {kind} {name!r}{hint} (choices: {', '.join(table)})")
+
+
+def check_number(
+    name: str, value: object, wanted: str, ok: Callable[[float], bool] = lambda v: True, *, whole: bool = False
+) -> None:
+    """Refuse what is no number, or not as it should be.
+
+    >>> check_number("keep", 0.3, "a share", lambda v: 0 < v <= 1)
+    """
+    number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if not number or not ok(value):  # type: ignore[arg-type]  # NaN compares false, and so is refused
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        raise ConfigError(f"{name} is {wanted}; got {shown}", about=name)
 
 
 def require(module: str, *, extra: str = "") -> ModuleType:

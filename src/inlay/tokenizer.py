@@ -31,7 +31,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, UsageError
 from inlay.fill import Filler
 from inlay.masking import Budget, Profile
-from inlay.types import VideoInfo
+from inlay.types import VideoInfo, check_shape, frame_rate
 from inlay.video.frames import Video, from_array, join_videos
 
 Path_: TypeAlias = str | PathLike[str]
@@ -46,6 +46,7 @@ Scale: TypeAlias = Literal["auto", "1", "3/4", "1/2"]
 KeySlots: TypeAlias = Literal["auto", "whole", "thin"]
 AxisOrder: TypeAlias = Literal["THWC", "TCHW", "CTHW"]
 Read: TypeAlias = Callable[[Source], Iterator[Video]]
+SOURCES = "a path, a Video, or frames as a tensor or array"
 
 
 class Tokenizer(Parts):
@@ -86,6 +87,8 @@ class Tokenizer(Parts):
             trust: let pickles and TorchScript among `weights` be loaded; those of official repositories always are.
         """
         device = pick_device(device)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ConfigError(f"dtype is a floating point type such as torch.bfloat16; got {dtype!r}", about="dtype")
         given = Profile.load(Path(profile)) if isinstance(profile, str | PathLike) else profile
         name, folder = resolve(str(name_or_path)), Path(name_or_path)
         if folder.is_dir() and not is_saved_model(folder):
@@ -106,8 +109,8 @@ class Tokenizer(Parts):
         found = given or find_profile(folders, name, spec.weight_hash)
         return cls(backbone, profile=found, filler=filler, device=device, dtype=dtype)
 
-    @overload
-    def encode(
+    @overload  # a str is a sequence of str, and still one source
+    def encode(  # type: ignore[overload-overlap]
         self,
         source: Path_ | Video | Tensor | NDArray[np.uint8] | NDArray[np.float32],
         *,
@@ -138,7 +141,7 @@ class Tokenizer(Parts):
     @overload
     def encode(
         self,
-        source: list[Source] | tuple[Source, ...] | list[Path_] | list[Video] | list[Tensor],
+        source: Sequence[Source],
         *,
         tau: float | None = ...,
         keep: float | None = ...,
@@ -209,7 +212,7 @@ class Tokenizer(Parts):
             precision: how values are stored when the tokens are saved.
             step: how coarsely q8 rounds them, in grey levels of the picture, or by name; the profile's own by default.
             scale: encode a smaller picture, which comes back enlarged; `bits` and `psnr` choose by themselves.
-            size: resize and crop a file as it is read, as `inlay encode --size` takes it.
+            size: resize and crop a file as it is read, as `inlay encode --size` takes it; files only.
             key_slots: "thin" drops cells of key slots, too, where their neighbours tell them; `keep` and `tokens` do so
                 by themselves where calibration found it better.
             second_look: fill once while encoding, and keep cells that the fill gets wrong: better for the same number
@@ -239,9 +242,11 @@ class Tokenizer(Parts):
             cuts=cuts,
             noise=noise,
         )
-        read = partial(_pieces, size=size, axes=axes, fps=Fraction(fps))
+        read = partial(_pieces, size=size, axes=axes, fps=frame_rate(fps))
         if isinstance(source, str | PathLike | Video | Tensor | np.ndarray):
             return self._encode_one(read, source, config, budget)
+        if not isinstance(source, Sequence):
+            raise UsageError(f"encode takes {SOURCES}, or a list of these; got {type(source).__name__}")
         if budget.kind == "psnr":
             return [self._encode_one(read, each, config, budget) for each in source]
         return self._encode_list(read, source, config, budget)
@@ -266,6 +271,8 @@ class Tokenizer(Parts):
         Args:
             fill: "hold", "linear", or a LIT at hand; the tokenizer's default otherwise.
         """
+        if not isinstance(tokens, Tokens):
+            raise UsageError(f"fill takes Tokens, as encode and inlay.open return them; got {type(tokens).__name__}")
         self.check(tokens.recipe, tokens.channels)
         decoder = LatentDecoder(self.filler, fill=fill)
         return torch.cat([decoder.push(chunk) for chunk in tokens.chunks()], dim=2)
@@ -287,13 +294,20 @@ class Tokenizer(Parts):
         """
         if isinstance(tokens, Tokens):
             return join_videos(list(self.decode_chunks(tokens.chunks(), fill=fill)))
+        if not isinstance(tokens, Tensor):
+            raise UsageError(
+                f"decode takes Tokens (inlay.open reads a file), or latents as a tensor; got {type(tokens).__name__}"
+            )
         check_latents(tokens, self.spec)
         if len(tokens) != 1:
             raise UsageError(f"decode takes latents of one video, [1, C, T, H, W]; got {len(tokens)} of them")
+        check_shape(bool(tokens.isfinite().all()), "latents hold numbers that are not finite; look at what made them")
+        if fill is not None:
+            raise UsageError("latents are whole, and a fill is for tokens; give one of the two")
+        rate = frame_rate(fps)
         x_CTHW = self.decode_latents(tokens.to(self.device, self.dtype))[0]
-        height, width = size or (x_CTHW.shape[2], x_CTHW.shape[3])
-        info = VideoInfo(width=width, height=height, fps=Fraction(fps), frames=x_CTHW.shape[1])
-        return cropped(x_CTHW, info)
+        height, width = _cropping(size, *x_CTHW.shape[2:])
+        return cropped(x_CTHW, VideoInfo(width=width, height=height, fps=rate, frames=x_CTHW.shape[1]))
 
     def decode_chunks(self, chunks: Iterable[Tokens], *, fill: str | None = None) -> Iterator[Video]:
         """One `Video` for each chunk, with memory for one at a time."""
@@ -312,15 +326,29 @@ class Tokenizer(Parts):
 
 def _pieces(source: Source, *, size: str, axes: AxisOrder, fps: Fraction) -> Iterator[Video]:
     """The frames of a source, in pieces of at most 33."""
-    if isinstance(source, Video):
-        yield source
-    elif isinstance(source, str | PathLike):
+    if isinstance(source, str | PathLike):
         from inlay.video.reader import open_video  # PyAV is loaded when a file is opened
 
         with open_video(source, size=size) as reader:
             yield from reader.chunks(CLIP_FRAMES)
-    else:
+    elif size != "keep":
+        raise ConfigError("size is that of files as they are read; resize frames before", about="size")
+    elif isinstance(source, Video):
+        yield source
+    elif isinstance(source, Tensor | np.ndarray):
         yield from_array(source, axes=axes, fps=fps)
+    else:
+        raise UsageError(f"encode takes {SOURCES}; got {type(source).__name__}")
+
+
+def _cropping(size: tuple[int, int] | None, height: int, width: int) -> tuple[int, int]:
+    """(height, width) to crop to, checked."""
+    if size is None:
+        return height, width
+    fits = isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(n, int) for n in size)
+    if not fits or not (1 <= size[0] <= height and 1 <= size[1] <= width):
+        raise UsageError(f"size is (height, width) to crop {height} x {width} pixels to; got {size!r}")
+    return size
 
 
 def _refuse(unknown: dict[str, object]) -> None:
@@ -349,7 +377,7 @@ def pick_device(device: torch.device | str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ConfigError(f"{device!r} is not a device; choose auto, cpu, cuda or mps", about="device") from error
     here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not here.get(chosen.type, False):

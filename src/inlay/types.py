@@ -22,6 +22,7 @@ PRECISIONS = ("fp32", "fp16", "bf16", *STEPPED)
 FINEST_STEP, COARSEST_STEP = 2.0**-126, 2.0**100  # normal numbers in bfloat16, far from its ends
 LARGEST_STEP = 1e6  # of the ladder: beyond any that leaves a picture
 KEY_SLOTS = ("whole", "thin")  # of slots with nothing before: all cells, or those that their neighbours do not tell
+SLOWEST, FASTEST = Fraction(1, 3600), Fraction(10_000)  # frames a second
 SCALES = {"1": Fraction(1), "3/4": Fraction(3, 4), "1/2": Fraction(1, 2)}  # sizes that a video is encoded at
 
 
@@ -34,6 +35,21 @@ def check_shape(ok: bool, message: str) -> None:
     """Raise a `ShapeError` with this message unless `ok`."""
     if not ok:
         raise ShapeError(message)
+
+
+def frame_rate(fps: float | Fraction) -> Fraction:
+    """Frames a second as a fraction, of a float the one it is near.
+
+    >>> frame_rate(29.97), frame_rate(30_000 / 1001)
+    (Fraction(2997, 100), Fraction(30000, 1001))
+    """
+    try:
+        rate = fps if isinstance(fps, Fraction) else Fraction(float(fps)).limit_denominator(100_000)
+    except (TypeError, ValueError, OverflowError):
+        rate = Fraction(0)
+    if not SLOWEST <= rate <= FASTEST:
+        raise ConfigError(f"fps is from {SLOWEST} to {FASTEST} frames a second; got {fps!r}", about="fps")
+    return rate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -272,3 +272,102 @@ def test_a_video_becomes_what_it_was(tiny_tokenizer: Tokenizer) -> None:
     video = Video(frames=moving_square(34, 17, 23).frames, fps=Fraction(30000, 1001))
     back = tiny_tokenizer.decode(tiny_tokenizer.encode(video, tau=0.3))
     assert back.frames.shape == video.frames.shape and back.fps == video.fps
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"tokens": 20.5}, "tokens is a number of tokens, 1 or more; got 20.5"),
+        ({"keep": "0.3"}, "keep is a share of the cells"),
+        ({"tau": "0.3"}, "tau is a distance"),
+        ({"tau": True}, "tau is a distance"),
+        ({"scale": 0.5}, "unknown scale 0.5"),
+        ({"chunk_frames": "33"}, "chunk_frames is a number of frames"),
+        ({"cuts": "no"}, "cuts is true or false; got 'no'"),
+        ({"fill": "nosuchfill"}, "unknown fill 'nosuchfill'.*hold, linear"),
+        ({"size": "32x32"}, "size is that of files"),
+        ({"fps": float("nan")}, "fps is from 1/3600 to 10000"),
+        ({"fps": "x"}, "fps is from"),
+        ({"fps": 1e-9}, "fps is from"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_the_network_runs(
+    tiny_tokenizer: Tokenizer, given: dict[str, object], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_tokenizer.backbone, "encode", None)
+    with pytest.raises((ConfigError, UsageError), match=says):
+        tiny_tokenizer.encode(moving_square(5, 8, 8), **given)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("source", [None, 3, {"a": 1}, {"a.mp4"}, (v for v in "ab"), [still(1, 8, 8), None]])
+def test_what_is_no_video_is_refused(tiny_tokenizer: Tokenizer, source: object) -> None:
+    with pytest.raises(UsageError, match=r"encode takes a path, a Video, or frames.*; got \w+$"):
+        tiny_tokenizer.encode(source, tau=0.3)  # type: ignore[call-overload]
+
+
+def test_decode_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
+    z = torch.zeros(1, 16, 1, 1, 1)
+    for wrong, says in (
+        (lambda: tiny_tokenizer.decode(z.numpy()), "decode takes Tokens"),
+        (lambda: tiny_tokenizer.decode("clip.inlay"), "inlay.open reads a file"),
+        (lambda: tiny_tokenizer.fill(z), "fill takes Tokens"),
+        (lambda: tiny_tokenizer.decode(z * torch.nan), "not finite"),
+        (lambda: tiny_tokenizer.decode(z, fill="hold"), "a fill is for tokens"),
+        (lambda: tiny_tokenizer.decode(z, size=64), "size is"),
+        (lambda: tiny_tokenizer.decode(z, size=(9, 8)), "to crop 8 x 8 pixels to"),
+        (lambda: tiny_tokenizer.decode(z, fps=float("nan")), "fps is from"),
+        (lambda: inlay.pack.pack(tiny_tokenizer.encode(still(1, 8, 8), tau=0.3)), "a batch is a list of clips"),
+    ):
+        with pytest.raises((UsageError, ShapeError, ConfigError), match=says):
+            wrong()
+    assert tiny_tokenizer.decode(z, size=(8, 5)).frames.shape == (1, 8, 5, 3)
+
+
+def test_a_rate_is_the_fraction_it_is_near(tiny_tokenizer: Tokenizer) -> None:
+    for fps, rate in ((29.97, Fraction(2997, 100)), (30_000 / 1001, Fraction(30_000, 1001)), (25, Fraction(25))):
+        frames = moving_square(1, 8, 8).frames
+        assert tiny_tokenizer.encode(frames, tau=0.3, fps=fps).info.fps == rate
+
+
+def test_what_is_closed_says_so(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    write_video(moving_square(9, 16, 16), tmp_path / "a.mp4")
+    with inlay.video.open_video(tmp_path / "a.mp4") as reader:
+        chunks = reader.chunks(2)
+        next(chunks)
+    for late in (lambda: next(chunks), lambda: list(reader.chunks(2)), lambda: next(iter(reader))):
+        with pytest.raises(UsageError, match="the reader is closed"):
+            late()
+    tiny_tokenizer.encode(moving_square(5, 8, 8), tau=0.3).save(tmp_path / "a.inlay")
+    with inlay.container.TokenReader(tmp_path / "a.inlay") as tokens:
+        pass
+    with (tmp_path / "a.inlay").open("rb") as file:
+        pass
+    for late in (lambda: tokens.read(0), lambda: inlay.open(file)):
+        with pytest.raises(UsageError, match="is closed; open it again"):
+            late()
+    with (tmp_path / "a.inlay").open(encoding="latin-1") as text, pytest.raises(UsageError, match="'rb'"):
+        inlay.open(text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"profile": "nosuch.json"}, "nosuch.json: cannot be read"),
+        ({"device": None}, "is not a device"),
+        ({"dtype": "float32"}, "dtype is a floating point type"),
+        ({"dtype": torch.int8}, "dtype is a floating point type"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(given: dict[str, object], says: str) -> None:
+    with pytest.raises((ConfigError, MissingError), match=says):
+        Tokenizer.from_pretrained("mini", **{"device": "cpu", **given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"size": 256}, {"frames": 2.5}, {"start": "a"}])
+def test_videos_are_opened_with_sizes_and_counts(given: dict[str, object], tmp_path: Path) -> None:
+    write_video(still(1, 16, 16), tmp_path / "a.mp4")
+    with pytest.raises((ConfigError, UsageError)):
+        inlay.video.read_video(tmp_path / "a.mp4", **given)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from inlay.backbones import BackboneSpec
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError, TokenFileError, pick
+from inlay.errors import ConfigError, TokenFileError, check_number, pick
 from inlay.masking import CACHE, CRITERIA, LADDER, REFERENCES, Budget, MaskConfig, Profile, step_size
 from inlay.types import KEY_SLOTS, PRECISIONS, SCALES, STEPPED, Recipe
 
@@ -55,13 +55,12 @@ class EncodeConfig:
                 f"a step is that of precision q8; {self.precision} has none, so give one of the two",
                 about=("step", "precision"),
             )
-        if self.chunk_frames < 2:
-            raise ConfigError(f"a chunk has at least 2 frames; got {self.chunk_frames}", about="chunk_frames")
-        if not 0 <= self.key_seconds < float("inf"):
-            raise ConfigError(
-                f"the key interval is a time in seconds, 0 for none; got {self.key_seconds:g}", about="key_seconds"
-            )
-
+        check_number("chunk_frames", self.chunk_frames, "a number of frames, at least 2", lambda v: v >= 2, whole=True)
+        interval = "a time in seconds between key chunks, 0 for no limit"
+        check_number("key_seconds", self.key_seconds, interval, lambda v: 0 <= v < float("inf"))
+        for name in ("cuts", "noise", "second_look"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is true or false; got {getattr(self, name)!r}", about=name)
         if self.second_look and (self.criterion == "pixel-l1" or self.reference != "last-kept" or self.noise):
             raise ConfigError(
                 "a second look compares latents with their fill, which goes on from what was kept last; it goes with "

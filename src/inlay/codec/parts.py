@@ -97,7 +97,10 @@ class Parts:
 
     def settle(self, config: EncodeConfig | None, budget: Budget) -> EncodeConfig:
         """Settings with all that they leave open chosen for this backbone and this budget."""
-        return (config or EncodeConfig()).settle(self.spec, budget, self.profile)
+        config = config or EncodeConfig()
+        if config.fill is not None:
+            self.filler.check_name(config.fill)
+        return config.settle(self.spec, budget, self.profile)
 
     def recipe(self, config: EncodeConfig, tau: float) -> Recipe:
         """What token files say of how they were made."""

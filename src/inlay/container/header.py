@@ -16,13 +16,22 @@ from typing import Any
 import inlay
 from inlay.container import layout
 from inlay.errors import ConfigError, TokenFileError
-from inlay.types import KEY_SLOTS, LARGEST_STEP, PRECISIONS, SCALES, STEPPED, Recipe, checked_steps
+from inlay.types import (
+    FASTEST,
+    KEY_SLOTS,
+    LARGEST_STEP,
+    PRECISIONS,
+    SCALES,
+    SLOWEST,
+    STEPPED,
+    Recipe,
+    checked_steps,
+)
 
 MAX_SIDE = 1 << 16  # pixels
 MAX_CHANNELS = 1 << 12
 MAX_STRIDE = 1 << 8
 MAX_TEXT = 200
-SLOWEST, FASTEST = Fraction(1, 3600), Fraction(10_000)  # frames a second
 _COUNTS = 1 << 53  # what JSON readers everywhere hold exactly
 _HEX = re.compile("[0-9a-f]*")
 _RATE = re.compile(r"[1-9][0-9]{0,17}/[1-9][0-9]{0,17}")

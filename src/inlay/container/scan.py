@@ -45,9 +45,13 @@ class ByteSource:
         elif isinstance(source, bytes | bytearray | memoryview):
             self.name = "token file"
             self._file = io.BytesIO(source)
+        elif isinstance(source, io.TextIOBase):
+            raise UsageError("a token file is read from a binary file; open it with 'rb'")
         elif hasattr(source, "read"):
             self.name = str(getattr(source, "name", "token file"))
             self._own = False
+            self._file = source
+            self._check_open()
             self._file = source if source.seekable() else io.BytesIO(source.read())
         else:
             raise UsageError(f"a token file is a path, bytes or a binary file; got {type(source).__name__}")
@@ -55,6 +59,7 @@ class ByteSource:
 
     def read(self, offset: int, size: int) -> bytes:
         """The bytes from `offset`, fewer where the file ends earlier."""
+        self._check_open()
         if offset >= self.size:
             return b""
         try:
@@ -62,6 +67,10 @@ class ByteSource:
             return self._file.read(max(0, min(size, self.size - offset)))
         except OSError as error:
             raise TokenFileError(f"{self.name}: cannot be read: {error.strerror or error}") from error
+
+    def _check_open(self) -> None:
+        if getattr(self._file, "closed", False):
+            raise UsageError(f"{self.name}: is closed; open it again")
 
     def find(self, marker: bytes, start: int) -> int:
         """Where `marker` next begins, at `start` or after; -1 if nowhere."""

@@ -76,6 +76,10 @@ class Filler:
         table: dict[str, Fill | Lit] = {**FILLS, **self.lits}
         return pick("fill", name, table)
 
+    def check_name(self, name: str) -> None:
+        """Refuse what no reader would know; a LIT may be suggested where its weights are not at hand."""
+        pick("fill", name, dict.fromkeys((*self.names, *LIT_FILES)))
+
     def check(self, recipe: Recipe, name: str | None = None) -> None:
         """Refuse a LIT that was trained for another backbone than the tokens were made with."""
         fill = self.find(name or self.default)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from inlay.errors import ConfigError
+from inlay.errors import ConfigError, check_number
 
 KINDS = {  # budget -> what it promises
     "tau": "keep a cell that changed by at least this",
@@ -44,7 +44,7 @@ class Budget:
             )
         _check("tau", self.tau, lambda v: 0 <= v <= LARGEST_TAU, f"a distance, from 0 to {LARGEST_TAU:g}")
         _check("keep", self.keep, lambda v: 0 < v <= 1, "a share of the cells, above 0 and at most 1")
-        _check("tokens", self.tokens, lambda v: v >= 1, "a number of tokens, 1 or more")
+        _check("tokens", self.tokens, lambda v: v >= 1, "a number of tokens, 1 or more", whole=True)
         _check("bits", self.bits, lambda v: 0 < v < math.inf, "bits a pixel, above 0 and finite")
         _check("psnr", self.psnr, lambda v: 0 < v <= 100, "decibels, above 0 and at most 100")
         _check(
@@ -81,9 +81,9 @@ class Budget:
         return self.kind == "tau" or self.bucket_seconds is not None
 
 
-def _check(name: str, value: float | None, ok: Callable[[float], bool], wanted: str) -> None:
-    if value is not None and not ok(value):  # NaN compares false, and so is refused
-        raise ConfigError(f"{name} is {wanted}; got {value:g}", about=name)
+def _check(name: str, value: float | None, ok: Callable[[float], bool], wanted: str, *, whole: bool = False) -> None:
+    if value is not None:
+        check_number(name, value, wanted, ok, whole=whole)
 
 
 @dataclass(frozen=True, kw_only=True)

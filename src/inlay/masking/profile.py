@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 
-from inlay.errors import ConfigError
+from inlay.errors import ConfigError, MissingError
 from inlay.masking.budget import LARGEST_TAU
 from inlay.masking.dial import Dial
 from inlay.masking.steps import OWN, channel_steps, step_size
@@ -114,6 +114,8 @@ class Profile:
     def load(path: Path) -> Profile:
         try:
             return Profile(**json.loads(path.read_text()))
+        except OSError as error:
+            raise MissingError(f"{path}: cannot be read: {error.strerror or error}") from error
         except (ValueError, TypeError, RecursionError, ConfigError) as error:
             raise ConfigError(
                 f"{path} is not a profile ({str(error)[:200]}); make one again with: inlay calibrate"

@@ -135,6 +135,8 @@ class Packed:
 
 def pack(clips: Sequence[Tokens]) -> Packed:
     """The tokens of several videos as one batch, in the order given. Serves as a DataLoader's collate_fn."""
+    if isinstance(clips, Tokens):
+        raise UsageError("a batch is a list of clips; give [tokens]")
     channels = {t.channels for t in clips}
     if len(channels) != 1:
         found = ", ".join(map(str, sorted(channels))) or "no clips"

@@ -47,7 +47,7 @@ class Geometry:
     @staticmethod
     def parse(text: str) -> Geometry:
         """`keep`; `256` the short side; `320x256` cover and crop; `crop:320x256` crop without resizing."""
-        word = text.strip().lower()
+        word = text.strip().lower() if isinstance(text, str) else ""
         if word == "keep":
             return Geometry()
         if word.isdecimal() and len(word) <= 6:

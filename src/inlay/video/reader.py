@@ -51,14 +51,16 @@ class VideoReader:
         interval: int = 1,
         keep_going: bool = False,
     ) -> None:
-        if start < 0 or interval < 1 or (frames is not None and frames < 1):
+        counts = (start, interval, 1 if frames is None else frames)
+        if not all(isinstance(n, int) and n >= least for n, least in zip(counts, (0, 1, 1), strict=True)):
             got = f"got start={start}, frames={frames}, interval={interval}"
-            raise UsageError(f"start counts from 0, frames and interval from 1; {got}")
-        geometry = Geometry.parse(size) if isinstance(size, str) else size or Geometry()
+            raise UsageError(f"start counts from 0, frames and interval from 1, in whole numbers; {got}")
+        geometry = Geometry() if size is None else size if isinstance(size, Geometry) else Geometry.parse(size)
         self._span = slice(start, None if frames is None else start + (frames - 1) * interval + 1, interval)
         self._input = Input(source)
         self.name = self._input.name
         self._decoder: Decoder | None = None
+        self._closed = False
         try:
             seconds = self._scan() if self._input.seekable else np.zeros(0)
             self._decoder = Decoder(self._input, keep_going=keep_going)
@@ -101,6 +103,7 @@ class VideoReader:
         return None if self._decoder is None else self._decoder.damage
 
     def close(self) -> None:
+        self._closed = True
         if self._decoder is not None:
             self._decoder.close()
         self._input.close()
@@ -113,10 +116,15 @@ class VideoReader:
         """
         if frames < 1:
             raise UsageError(f"a chunk has at least one frame; got {frames}")
-        while chunk := list(islice(self._selected, frames)):
+        while chunk := self._next(frames):
             seconds = torch.tensor([time for time, _ in chunk], dtype=torch.float64)
             x_THWC = torch.stack([x_HWC for _, x_HWC in chunk])
             yield Video(frames=x_THWC, fps=self.fps, seconds=None if self.constant else seconds)
+
+    def _next(self, frames: int) -> list[tuple[float, torch.Tensor]]:
+        if self._closed:
+            raise UsageError(f"{self.name}: the reader is closed; open the video again")
+        return list(islice(self._selected, frames))
 
     def _select(self, timed: Iterator[tuple[float, VideoFrame]]) -> Iterator[tuple[float, torch.Tensor]]:
         """(seconds since the first selected frame, [H, W, 3]) of the frames asked for."""
