@@ -106,7 +106,7 @@ REFUSED = [
     (["--keep", "0.3", "--bucket", "-2"], "(--bucket)"),
     (["--mode", "statefull"], "did you mean 'stateful'"),
     (["--chunk", "32"], "33 is"),
-    (["--chunk", "0"], "at least 2 frames"),
+    (["--chunk", "0"], "a number of frames, at least 2; got 0"),
     (["--key-every", "-1"], "--key-every"),
     (["--curve", "x.jpg"], ".png"),
 ]
