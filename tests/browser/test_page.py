@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import moving_square, still
 
 
@@ -48,6 +50,8 @@ def test_the_whole_path_by_clicks(visit: Any, clip: Path, tmp_path: Path) -> Non
     ann.give("tokens", tokens)
     ann.says("Decoded")
     assert ann.pictures() == ["keptA", "A"]
+    ann.drawn()
+    assert all(ann.thumbs()), "nine frames beneath the curve"
     ann.shoot("token-file")
 
 
@@ -62,6 +66,62 @@ def test_the_slider_drags_and_repaints_quickly(visit: Any) -> None:
     spent = ann.page.evaluate("performance.now()") - start
     assert ann.keep_rate() == 100 > before
     assert spent < 2000, f"{spent:.0f} ms"  # a busy machine; an idle one takes a tenth
+
+
+def test_a_number_beyond_the_ends_of_a_dial_is_the_end(visit: Any) -> None:
+    ann = visit(state="#clip=Moving+square&A=tau:0.2:hold")
+    most = float(ann.page.locator("#tau input[type=number]").get_attribute("max"))
+    for typed, holds in ((50, most), (-1, 0)):
+        ann.slide("tau", typed)
+        ann.says(f"at tau {holds:.4g};")
+        assert float(ann.number("tau")) == ann.state("data.settings.A.tau") == holds
+    ann.slide("tau", 0.2)
+    ann.says("at tau 0.2;")
+    box = ann.page.locator("#tau input[type=number]")
+    box.fill("")
+    ann.says("Give a number")
+    box.press("Enter")
+    assert ann.number("tau") == "0.2" and ann.state("data.settings.A.tau") == 0.2
+    ann.choose("mode", "keep rate")
+    least = ann.page.locator("#keep input[type=number]").get_attribute("min")
+    ann.slide("keep", 0.01)
+    ann.says(f"({float(least):.1f}%)")
+    assert float(ann.number("keep")) == float(least) > 0.01
+
+
+def test_the_dial_that_appears_stands_where_the_mask_is(visit: Any) -> None:
+    ann = visit(state="#clip=Moving+square&A=tau:0.2:hold")
+    ann.slide("tau", 0.1)
+    ann.says("at tau 0.1;")
+    ann.choose("mode", "keep rate")
+    ann.page.locator("#keep").wait_for()
+    assert float(ann.number("keep")) == ann.keep_rate()
+    ann.slide("keep", 40)
+    ann.says("(40.0%)")
+    ann.choose("mode", "threshold")
+    ann.page.locator("#tau").wait_for()
+    assert ann.number("tau") == ann.numbers("tau")[0]
+
+
+def test_what_is_refused_leaves_its_box_and_no_other(visit: Any, clip: Path, tmp_path: Path) -> None:
+    notes, tokens = tmp_path / "notes.mp4", tmp_path / "notes.inlay"
+    for path in (notes, tokens):
+        path.write_text("nothing to see")
+    ann = visit()
+    ann.give("video", notes)
+    ann.says("is not a video")
+    ann.page.locator("#video .file-name", has_text="notes").wait_for(state="detached")
+    ann.give("video", clip)
+    ann.says("17 frames 128x128")
+    ann.page.get_by_role("tab", name="Token file").click()
+    ann.give("tokens", tokens)
+    ann.says("notes.inlay")
+    ann.page.locator("#tokens .file-name").wait_for(state="detached")
+    ann.page.get_by_role("tab", name="Clip").click()
+    assert "square" in ann.page.locator("#video").inner_text()
+    ann.choose("clip", "Moving square")
+    ann.says("Moving square:")
+    ann.page.locator("#video .file-name").wait_for(state="detached")
 
 
 def test_what_is_not_taken_is_explained(visit: Any, clip: Path, tmp_path: Path) -> None:
@@ -98,7 +158,7 @@ def test_a_file_too_large_is_refused_on_the_way(visit: Any, tmp_path: Path) -> N
 
 
 def test_two_visitors_at_once(visit: Any, clip: Path, tmp_path: Path) -> None:
-    other = moving_square(9, 96, 64, speed=5, seed=3).save(tmp_path / "other.mp4")
+    other = moving_square(9, 96, 64, speed=5, seed=3).save(tmp_path / "Übung ü.mp4")
     notes = tmp_path / "notes.mp4"
     notes.write_text("nothing to see")
     ann, bob, eve = visit(), visit(), visit()
@@ -106,7 +166,7 @@ def test_two_visitors_at_once(visit: Any, clip: Path, tmp_path: Path) -> None:
     bob.give("video", other)
     eve.give("video", notes)
     ann.says("square.mkv: 17 frames 128x128")
-    bob.says("other.mp4: 9 frames 64x96")
+    bob.says("Übung ü.mp4: 9 frames 64x96")
     eve.says("is not a video")
     ann.page.locator("#go").click()
     bob.page.locator("#go").click()
@@ -116,7 +176,7 @@ def test_two_visitors_at_once(visit: Any, clip: Path, tmp_path: Path) -> None:
     assert "9 frames 64x96" in bob.page.locator("#table").inner_text()
     assert ann.page.locator(".inlay-error").count() == bob.page.locator(".inlay-error").count() == 0
     assert ann.download("token-file", tmp_path).name == "square.inlay"
-    assert bob.download("token-file", tmp_path).name == "other.inlay"
+    assert bob.download("token-file", tmp_path).name == "Übung-ü.inlay"
 
 
 def test_an_error_goes_away_by_itself(visit: Any, tmp_path: Path) -> None:
@@ -146,6 +206,34 @@ def test_a_phone_sized_window(visit: Any, clip: Path) -> None:
     cells = ann.page.locator("#table td")
     cut = "all => all.filter(e => e.scrollWidth > e.clientWidth || e.getBoundingClientRect().right > 360).length"
     assert cells.count() > 5 and cells.evaluate_all(cut) == 0, "every number of the table is there to be read"
+
+
+def test_what_is_written_beneath_the_curve_holds_together_on_a_phone(visit: Any) -> None:
+    ann = visit(width=380, height=750)
+    ann.choose("which", "B")
+    ann.says("Setting B")
+    ann.choose("preset", "10 % of the tokens")
+    ann.says("(10.0%")
+    for place in (".curve .times > *", ".curve .key"):
+        lines = "all => all.map(e => e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).fontSize))"
+        assert max(ann.page.locator(place).evaluate_all(lines)) < 2, "on one line"
+    for side in ("left", "right"):
+        room = """e => {
+            const pen = document.createElement("canvas").getContext("2d");
+            pen.font = getComputedStyle(e).font;
+            return e.clientWidth - pen.measureText(e.selectedOptions[0].text).width;
+        }"""
+        assert ann.page.locator(f"[data-side={side}]").evaluate(room) > 30, "the arrow covers nothing"
+    ann.shoot("phone-two-settings")
+
+
+@pytest.mark.parametrize("size", [(740, 360), (720, 900)])
+def test_masks_stay_in_view_where_there_is_room_for_one_column(visit: Any, size: tuple[int, int]) -> None:
+    ann = visit(width=size[0], height=size[1])
+    ann.page.evaluate("document.querySelector('#tau').scrollIntoView({block: 'end'})")
+    stage, tau = (ann.page.locator(place).bounding_box() for place in (".stage", "#tau"))
+    assert stage["y"] >= 0 and stage["y"] + stage["height"] <= tau["y"]
+    ann.shoot(f"one-column-{size[0]}x{size[1]}", whole=False)
 
 
 def test_masks_stay_in_view_while_tau_is_dragged_on_a_phone(visit: Any) -> None:

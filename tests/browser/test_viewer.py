@@ -95,7 +95,7 @@ def test_both_sides_play_together(ann: Visitor) -> None:
         first = ann.state("frame")
     ann.page.get_by_role("button", name="pause").click()
     assert not ann.state("playing")
-    assert f"frame {ann.state('frame')} of 49" in ann.page.locator(".where").inner_text()
+    assert f"frame {ann.state('frame') + 1} of 49" in ann.page.locator(".where").inner_text()
     ann.page.locator(".inlay-view").press("ArrowRight")
     ann.page.locator(".seek").fill("7")
     assert ann.state("frame") == 7
@@ -196,6 +196,26 @@ def test_the_address_holds_what_is_shown(ann: Visitor, visit: Any) -> None:
         assert bob.state(name) == ann.state(name), name
     assert bob.page.locator("#which input:checked").input_value() == "B"
     assert bob.page.locator("#keep input[type=number]").input_value() == "62"
+
+
+def test_another_address_in_the_same_window(ann: Visitor) -> None:
+    other = "#clip=Scene+cut&A=tau:0.3:hold&B=keep:0.4:linear&on=B&frame=48&view=split,keptB,input"
+    ann.page.get_by_text("Latents of one slot").click()
+    ann.page.locator("#see").click()
+    ann.page.locator("#latents img").first.wait_for()
+    ann.until("location.hash.includes('frame')")
+    ann.page.evaluate("address => { location.hash = address; }", other)
+    ann.says("in setting B")
+    ann.until("inlay.frame === 48")
+    assert [ann.state(name) for name in ("data.clip", "layout", "left")] == ["Scene cut", "split", "keptB"]
+    assert "frame 49 of 49" in ann.page.locator(".where").inner_text()
+    ann.page.locator("#latents img").first.wait_for(state="detached")
+    ann.page.go_back()
+    ann.until("inlay.data.clip === 'Moving square' && inlay.frame === 24")
+    ann.page.go_forward()
+    ann.until("inlay.data.clip === 'Scene cut' && inlay.frame === 48")
+    ann.page.wait_for_timeout(600)  # longer than the page takes to write its address
+    assert ann.state("data.active") == "B" and "clip=Scene+cut" in ann.page.url and "frame=48" in ann.page.url
 
 
 def test_the_step_of_two_settings(chromium: Any, shipped: str) -> None:

@@ -105,6 +105,19 @@ class Visitor:
     def pictures(self) -> list[str]:
         return self.page.locator("[data-side=left] option").evaluate_all("all => all.map(o => o.value)")
 
+    def number(self, place: str) -> str:
+        """What a dial's box says."""
+        return self.page.locator(f"#{place} input[type=number]").input_value()
+
+    def thumbs(self) -> list[bool]:
+        """Of the strip: whether there is a picture in each place."""
+        script = """places => {
+            const c = document.querySelector(".strip");
+            const at = i => c.getContext("2d").getImageData((i + 0.5) * c.width / places, c.height / 2, 1, 1).data[3];
+            return [...Array(places).keys()].map(i => at(i) > 0);
+        }"""
+        return self.page.evaluate(script, 9)
+
     def shoot(self, name: str, *, whole: bool = True) -> None:
         if folder := os.environ.get("INLAY_SHOTS"):
             self.page.wait_for_timeout(400)

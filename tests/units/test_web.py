@@ -185,6 +185,23 @@ def test_a_keep_rate_below_what_slot_0_needs_is_explained(loaded: Actions) -> No
     assert "kept whole" in view.status and "inlay-error" in view.status
 
 
+def test_no_number_changes_nothing(loaded: Actions) -> None:
+    before = loaded.sessions.of("ann").setting("A")
+    for mode in (BY_TAU, BY_KEEP):
+        view = loaded.choose("ann", "A", mode, None, None)
+        assert "Give a number" in view.status and "inlay-error" not in view.status
+    assert loaded.sessions.of("ann").setting("A") is before
+
+
+def test_the_dial_out_of_sight_goes_along(loaded: Actions) -> None:
+    view = loaded.choose("ann", "A", BY_TAU, 0.05, 0)
+    assert view.moved == BY_TAU and view.controls is not None
+    assert view.controls.tau == 0.05 and view.controls.keep == pytest.approx(rate(view), abs=0.05)
+    view = loaded.choose("ann", "A", BY_KEEP, 0, 40)
+    assert view.moved == BY_KEEP and view.controls is not None
+    assert f"{view.controls.tau:.4g}" == str(view.controls.tau) == column(view, "tau")[0], "as it is written elsewhere"
+
+
 @pytest.mark.parametrize("tau", [-1.0, float("nan"), float("inf")])
 def test_a_tau_that_makes_no_sense_changes_nothing(loaded: Actions, tau: float) -> None:
     before = loaded.sessions.of("ann").setting("A")
@@ -253,7 +270,8 @@ def test_a_token_file_comes_back_without_its_original(loaded: Actions, tmp_path:
     assert "Decoded theirs.inlay" in view.status and view.film is not None and not view.can_choose
     want, got = (loaded.sessions.of(name).setting("A").results["hold"].sheets for name in ("ann", "bob"))
     assert [path.read_bytes() for path in want.paths] == [path.read_bytes() for path in got.paths]
-    assert "decoded as it is" in loaded.choose("bob", "A", BY_TAU, 0.1, 0).status
+    assert "built-in one to choose masks" in loaded.choose("bob", "A", BY_TAU, 0.1, 0).status
+    assert "built-in one to see latents" in loaded.latents("bob", 0)
 
 
 def test_damaged_token_files_are_refused(loaded: Actions, tmp_path: Path) -> None:
@@ -290,7 +308,8 @@ def test_an_upload_that_fails_leaves_the_clip_that_was_there(loaded: Actions, tm
     bad = tmp_path / "notes.mp4"
     bad.write_text("not a video")
     view = loaded.upload("ann", str(bad), quiet)
-    assert "inlay-error" in view.status and shown(view)["frames"] == 17 and view.can_choose
+    assert "inlay-error" in view.status and shown(view)["frames"] == 17 and view.can_choose and not view.fresh
+    assert loaded.upload("ann", saved(tmp_path / "one.mp4", moving_square(1, 64, 64)), quiet).fresh
 
 
 def test_a_defect_is_told_without_details(loaded: Actions) -> None:
@@ -321,6 +340,27 @@ def test_hostile_names_stay_names(loaded: Actions, name: str) -> None:
     view = loaded.switch("ann", "A")
     assert not any("<img src=x" in part for part in (view.status, view.data, view.table, view.code))
     assert shown(view)["clip"] == name + ".mp4"
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("Übung ü.mp4", "Übung-ü"),
+        ("U\u0308bung.mp4", "Übung"),
+        ("हिन्दी 日本語.mp4", "हिन्दी-日本語"),
+        ("a\u202e4pm/\x00..\\c:d.mkv", "c-d"),
+        ("\ud800.mp4", "clip"),
+        ("日" * 99, "日" * 60),
+        ("𠮷" * 99, "𠮷" * 45),
+    ],
+)
+def test_files_of_ours_keep_the_letters_of_a_name(tmp_path: Path, name: str, stem: str) -> None:
+    assert Session(folder=tmp_path, name=name).stem == stem
+
+
+def test_one_frame_is_not_some_frames(actions: Actions, tmp_path: Path) -> None:
+    view = actions.upload("ann", saved(tmp_path / "one.mp4", moving_square(1, 64, 64)), quiet)
+    assert "one.mp4: 1 frame 64x64;" in view.status and "1 frame 64x64 at" in view.table
 
 
 def test_the_desk_is_bounded_and_clears_up(tmp_path: Path) -> None:
@@ -545,6 +585,26 @@ def test_an_address_brings_back_what_was_shown(actions: Actions) -> None:
     assert (data["settings"]["A"]["tau"], data["settings"]["A"]["fill"]) == (0.07, "linear")
     assert data["settings"]["B"]["rate"] == pytest.approx(0.3, abs=1e-3) and data["settings"]["B"]["fill"] == "hold"
     assert view.controls is not None and view.controls.which == "B" and view.controls.mode == BY_KEEP
+    assert "30.0% of its cells" in view.status and "in setting B" in view.status and view.fresh
+
+
+def test_an_address_of_an_upload_that_is_here_keeps_it(loaded: Actions) -> None:
+    first = shown(loaded.switch("ann", "B"))
+    view = loaded.open("ann", "#clip=square.mp4&A=tau:0.05:linear", quiet)
+    data = shown(view)
+    assert data["clip"] == "square.mp4" and "no longer here" not in view.status and data["version"] > first["version"]
+    assert list(data["settings"]) == ["A"] and data["settings"]["A"]["tau"] == 0.05
+    assert shown(loaded.open("ann", "#clip=square.mp4", quiet))["settings"]["A"] == first["settings"]["A"]
+
+
+def test_an_address_of_a_token_file_that_is_here_keeps_it(loaded: Actions, tmp_path: Path) -> None:
+    made = loaded.reconstruct("ann", "A", "hold", quiet).token_file
+    assert made is not None
+    path = tmp_path / "theirs.inlay"
+    path.write_bytes(made.read_bytes())
+    before = shown(loaded.upload_tokens("ann", str(path), "hold", quiet))
+    view = loaded.open("ann", "#clip=theirs.inlay&A=tau:0.05:hold", quiet)
+    assert "inlay-error" not in view.status and shown(view)["settings"] == before["settings"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -52,6 +52,8 @@ class View:
     table: str
     code: str
     controls: Controls | None = None  # set where they must follow
+    moved: str | None = None  # the mode whose dial is under the visitor's hand: that one is not pushed about
+    fresh: bool = False  # another clip has come in
     clip: str | None = None  # the built-in clip that is shown
     preset: str | None = None  # that would give the same mask
     can_choose: bool = False  # there are latents, so the mask can change
@@ -92,27 +94,31 @@ class Actions:
 
         def work(session: Session) -> str:
             name = wanted.get("clip", DEFAULT)
-            self._pick(session, name if name in CLIPS else DEFAULT, advance)
+            here = name in CLIPS or (name == session.name and bool(session.settings))
+            if here and name not in CLIPS:
+                session.begin_anew()
+            else:
+                self._pick(session, name if here else DEFAULT, advance)
             for setting in SETTINGS:
-                if setting in wanted:
+                if setting in wanted and session.latents is not None:
                     self._restore(session, setting, wanted[setting])
             session.setting(which)
-            gone = "" if name in CLIPS else f"{name} was uploaded, and is no longer here. "
-            return gone + _told(session)
+            gone = "" if here else f"{name} was uploaded, and is no longer here. "
+            return gone + _told(session, which)
 
         return self._try(visitor, work, which, follow=True)
 
     def pick(self, visitor: str | None, name: str, advance: Advance) -> View:
         def work(session: Session) -> str:
             self._pick(session, name, advance)
-            return _told(session)
+            return _told(session, "A")
 
         return self._try(visitor, work, "A", follow=True)
 
     def upload(self, visitor: str | None, path: str | None, advance: Advance) -> View:
         def work(session: Session) -> str:
             session.load_file(self.tokenizer, self._own(session, path), self.limits, self._in_time(session, advance))
-            return _told(session)
+            return _told(session, "A")
 
         return self._try(visitor, work, "A", follow=True)
 
@@ -126,18 +132,21 @@ class Actions:
 
     # --- masks -------------------------------------------------------------------------------------------------------
 
-    def choose(self, visitor: str | None, which: str, mode: str, tau: float, keep: float) -> View:
-        """A slider moved: only the mask is computed."""
+    def choose(self, visitor: str | None, which: str, mode: str, tau: float | None, keep: float | None) -> View:
+        """A slider moved, or a number is being typed: only the mask is computed."""
 
         def work(session: Session) -> str:
             start = time.perf_counter()
+            number = tau if mode == BY_TAU else keep
+            if number is None:
+                return f"Give a number for the {mode}; until then the mask stays as it is."
             if mode == BY_TAU:
-                choice = session.choose_tau(float(f"{float(tau):.6g}"), which)
+                choice = session.choose_tau(float(f"{float(number):.6g}"), which)
             else:
-                choice = session.choose_keep(float(f"{float(keep) / 100:.6g}"), which)
+                choice = session.choose_keep(float(f"{float(number) / 100:.6g}"), which)
             return _kept(choice, 1000 * (time.perf_counter() - start))
 
-        return self._try(visitor, work, which)
+        return self._try(visitor, work, which, follow=True, moved=mode)
 
     def preset(self, visitor: str | None, which: str, name: str) -> View:
         def work(session: Session) -> str:
@@ -267,13 +276,18 @@ class Actions:
         self.sessions.take(session, place)
         return place
 
-    def _try(self, visitor: str | None, work: Callable[[Session], str], which: str, *, follow: bool = False) -> View:
+    def _try(
+        self, visitor: str | None, work: Callable[[Session], str], which: str, *, follow: bool = False,
+        moved: str | None = None,
+    ) -> View:  # fmt: skip
         """Errors stay with the visitor who made them, as a line on the page; what was there before stays there."""
         session = self.sessions.of(visitor)
+        before = session.version
         status = self._guarded(session, lambda: f'<p class="inlay-status" role="status">{escape(work(session))}</p>')
         if session.closed:
             session.close()
-        return self._view(session, status, which, follow=follow)
+        view = self._view(session, status, which, follow=follow)
+        return replace(view, moved=moved, fresh=session.version != before)
 
     def _guarded(self, session: Session, work: Callable[[], str]) -> str:
         try:
@@ -318,7 +332,7 @@ def _controls(session: Session, which: str) -> Controls | None:
     return Controls(
         which=which,
         mode=BY_TAU if choice.keep is None else BY_KEEP,
-        tau=choice.tau,
+        tau=choice.tau if choice.keep is None else float(f"{choice.tau:.4g}"),
         most_tau=max(4 * usual, choice.tau),
         keep=100 * choice.curve.keep_rate,
         least_keep=100 * session.least_keep,
@@ -335,11 +349,12 @@ def _preset(session: Session, choice: Choice) -> str | None:
     return next((name for name, keep in PRESETS.items() if keep == choice.keep), None)
 
 
-def _told(session: Session) -> str:
-    choice = session.setting("A").choice
+def _told(session: Session, which: str) -> str:
+    choice = session.setting(which).choice
     info = choice.chunks[0].info
     kept = f"{choice.curve.keep_rate:.1%} of its cells are kept at tau {choice.tau:.4g}"
-    return f"{session.name}: {choice.frames} frames {info.width}x{info.height}; {kept}."
+    setting = f" in setting {which}" if len(session.settings) > 1 else ""
+    return f"{session.name}: {render.frames(choice)} {info.width}x{info.height}; {kept}{setting}."
 
 
 def _kept(choice: Choice, milliseconds: float) -> str:

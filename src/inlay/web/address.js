@@ -1,13 +1,14 @@
 // What the page remembers in its address, copying, errors that go away, and data as it arrives.
 
 state.errorSeconds = 12;
-let firstState = new URLSearchParams(location.hash.slice(1));
+const stated = () => new URLSearchParams(location.hash.slice(1));
+let wanted = stated();  // what an address asks for, until it is shown
 let writing = 0;
 
 const settingText = (s) => [s.keep === null ? `tau:${s.tau}` : `keep:${s.keep}`, s.fill, ...(s.step === null ? [] : [s.step])].join(":");
 
 function remember() {
-  if (state.playing) return;
+  if (state.playing || wanted) return;
   clearTimeout(writing);
   writing = setTimeout(() => {
     const { data } = state;
@@ -22,8 +23,9 @@ function remember() {
 
 // What an address says of the view; the server has read the rest.
 function recall() {
-  const words = firstState;
-  firstState = null;
+  const words = wanted;
+  wanted = null;
+  state.playing = false;
   const [layout, left, right] = (words.get("view") || "").split(",");
   if (layout === "split" || layout === "wipe") state.layout = layout;
   const known = pictures().map(([name]) => name);
@@ -36,6 +38,13 @@ function recall() {
   draw();
 }
 
+// Another address in the same window, pasted or gone back to; what is written above makes no such event.
+addEventListener("hashchange", () => {
+  clearTimeout(writing);
+  wanted = stated();
+  document.querySelector("#again").click();
+});
+
 let lastData = "";
 
 function receive() {
@@ -45,8 +54,9 @@ function receive() {
   state.base = base;
   const data = unpack(text);
   if (!data) return;
+  const fresh = data.version !== state.data?.version;
   take(data);
-  if (firstState) recall();
+  if (wanted && fresh) recall();
 }
 
 // An error stays for a while, then what was said before comes back.

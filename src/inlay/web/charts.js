@@ -33,7 +33,7 @@ function curveMarkup(data) {
   return `<div class="rates"><span>100%</span><span>0%</span></div>
     <svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="${title}"><title>${title}</title>
       <line x1="0" x2="1000" y1="50" y2="50" class="grid"/>${lines}<line y1="0" y2="100" class="now"/></svg>
-    <div class="times"><span>0 s</span><span>kept cells ${rates.join(" ")}</span><span>${end.toFixed(2)} s</span></div>`;
+    <div class="times"><span>0 s</span><span class="kept">kept cells ${rates.join(" ")}</span><span>${end.toFixed(2)} s</span></div>`;
 }
 
 let stripKey = "";
@@ -41,17 +41,18 @@ let stripKey = "";
 function strip() {
   const canvas = $(".strip");
   const { data } = state;
-  const count = Math.min(window.innerWidth < 700 ? 5 : THUMBS, data.frames);
+  const count = Math.min(narrow.matches ? 5 : THUMBS, data.frames);
   const width = canvas.clientWidth;
   const across = width / count;
   const height = Math.min((across - 4) * (data.height / data.width), 110);
   const picture = `kept${data.active}`;
   const places = Array.from({ length: count }, (_, i) => Math.round((i * (data.frames - 1)) / Math.max(count - 1, 1)));
-  const ready = !data.input || data.input.urls.every((url) => sheets.get(url)?.complete);
   const setting = data.settings[data.active];
-  const key = [data.version, data.active, setting.tau, setting.rate, Boolean(setting.result), width, ready].join();
+  const source = data.input || setting.result;
+  const ready = !source || source.urls.every((url) => sheets.get(url)?.complete);
+  const key = [data.version, data.active, setting.tau, setting.rate, source?.urls[0], width, ready].join();
   if (key === stripKey || !width) return;
-  if (data.input) data.input.urls.forEach((_, i) => sheetOf(data.input, i * data.input.each));
+  if (source) source.urls.forEach((_, i) => sheetOf(source, i * source.each));
   stripKey = key;
   const ratio = window.devicePixelRatio || 1;
   [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];

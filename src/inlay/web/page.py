@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Gradio page: which control calls which action, and where its view goes. What moves without the server is in
-viewer.js (the large view), charts.js (curve and strip) and address.js (state in the address, copying, errors)."""
+viewer.js (the large view), charts.js (curve and strip), address.js (state in the address, copying, errors) and dials.js
+(numbers that are typed)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def style() -> str:
 
 def script() -> str:
     """For the head of the page."""
-    parts = "\n".join(_text(name) for name in ("viewer.js", "charts.js", "address.js"))
+    parts = "\n".join(_text(name) for name in ("viewer.js", "charts.js", "address.js", "dials.js"))
     return f"<style>{OUTSIDE}</style><script>(() => {{\n{parts}\n}})();</script>"
 
 
@@ -76,8 +77,9 @@ def _lay_out(actions: Actions) -> dict[str, Any]:
             with gr.Accordion("Latents of one slot", open=False, elem_id="latents-box"):
                 parts["see"] = gr.Button("Show the latents of this frame's slot", size="sm", elem_id="see")
                 parts["latents"] = gr.HTML(elem_id="latents", js_on_load=None)
-    parts["frame"] = gr.Number(0, visible=False)
+    parts |= {name: gr.Number(0, visible=False) for name in ("frame", "asked_tau", "asked_keep")}
     parts["state"] = gr.Textbox("", visible=False)
+    parts["again"] = gr.Button(visible="hidden", elem_id="again")  # pressed by address.js
     return parts
 
 
@@ -113,7 +115,8 @@ def _controls(actions: Actions) -> dict[str, Any]:
 
 
 CONTROLS = ("which", "preset", "mode", "tau", "keep", "step", "fill", "clip", "go")
-SHOWN = ("status", "data", "table", "code", *CONTROLS, "token_file", "film")
+SHOWN = ("status", "data", "table", "code", *CONTROLS, "token_file", "film", "latents")
+GIVEN = ("video", "tokens")  # boxes for files
 
 
 def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
@@ -123,19 +126,21 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
         return lambda share, what: progress(min(share, 1.0), desc=what)
 
     def opened(state: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
-        return _answer(actions.open(request.session_hash, state, ticker(progress)))
+        view = actions.open(request.session_hash, state, ticker(progress))
+        return [*_answer(view), *(_emptied(view) if view.clip is not None else [gr.skip() for _ in GIVEN])]
 
-    def loader(load: Callable[..., View]) -> Callable[..., list[Any]]:
+    def loader(load: Callable[..., View], box: str = "") -> Callable[..., list[Any]]:
         def run(given: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
             more = (str(fill),) if load == actions.upload_tokens else ()
-            return [*_answer(load(request.session_hash, str(given), *more, ticker(progress))), None]
+            view = load(request.session_hash, str(given), *more, ticker(progress))
+            return [*_answer(view), *_emptied(view, box)]
 
         return run
 
     def reconstruct(which: str, fill: str, request: gr.Request, progress: Any = gr.Progress()) -> list[Any]:  # noqa: B008
         return _answer(actions.reconstruct(request.session_hash, str(which), str(fill), ticker(progress)))
 
-    def choose(which: str, mode: str, tau: float, keep: float, request: gr.Request) -> list[Any]:
+    def choose(which: str, mode: str, tau: float | None, keep: float | None, request: gr.Request) -> list[Any]:
         return _answer(actions.choose(request.session_hash, str(which), mode, tau, keep))
 
     def preset(which: str, name: str, request: gr.Request) -> list[Any]:
@@ -161,15 +166,19 @@ def _wire(page: Any, p: dict[str, Any], actions: Actions) -> None:
 
     heavy = HEAVY | PRIVATE | {"show_progress_on": [p["status"]]}
     quick = QUICK | PRIVATE
-    page.load(opened, [p["state"]], everything, js="() => [window.location.hash]", **heavy)
-    p["clip"].input(loader(actions.pick), [p["clip"], p["fill"]], [*everything, p["video"]], **heavy)
-    for name, load in (("video", actions.upload), ("tokens", actions.upload_tokens)):
-        other = p["tokens" if name == "video" else "video"]
-        p[name].upload(loader(load), [p[name], p["fill"]], [*everything, other], **heavy)
+    state = {"js": "() => [window.location.hash]"} | heavy
+    with_boxes = [*everything, *(p[name] for name in GIVEN)]
+    page.load(opened, [p["state"]], with_boxes, **state)
+    p["again"].click(opened, [p["state"]], with_boxes, trigger_mode="always_last", **state)
+    p["clip"].input(loader(actions.pick), [p["clip"], p["fill"]], with_boxes, **heavy)
+    loads: dict[str, Callable[..., View]] = {"video": actions.upload, "tokens": actions.upload_tokens}
+    for name, load in loads.items():
+        p[name].upload(loader(load, name), [p[name], p["fill"]], with_boxes, **heavy)
     p["go"].click(reconstruct, [p["which"], p["fill"]], everything, **heavy)
-    masks = [p[name] for name in ("which", "mode", "tau", "keep")]
+    masks = [p[name] for name in ("which", "mode", "asked_tau", "asked_keep")]  # a slider is refused beyond its ends
+    asked = "(which, mode) => [which, mode, window.inlay.asked('tau'), window.inlay.asked('keep')]"
     for control in (p["tau"], p["keep"]):
-        control.input(choose, masks, everything, **quick)
+        control.input(choose, masks, everything, js=asked, **quick)
     p["preset"].input(preset, [p["which"], p["preset"]], everything, **quick)
     p["which"].input(switch, [p["which"]], everything, **quick)
     p["fill"].input(refill, [p["which"], p["fill"]], everything, **quick)
@@ -191,8 +200,14 @@ def _answer(view: View) -> list[Any]:
         "go": gr.update(interactive=view.can_decode),
         "token_file": _download(view.token_file),
         "film": _download(view.film),
+        "latents": "" if view.fresh else gr.skip(),
     }
     return [updates[name] for name in SHOWN]
+
+
+def _emptied(view: View, box: str = "") -> list[Any]:
+    """The boxes for files: empty, but for that of the clip that has come in; after a refusal the refused one alone."""
+    return [None if (name == box) != view.fresh else gr.skip() for name in GIVEN]
 
 
 def _followed(view: View) -> dict[str, Any]:
@@ -205,11 +220,16 @@ def _followed(view: View) -> dict[str, Any]:
     step = 10.0 ** (math.floor(math.log10(most)) - 3)
     least = math.ceil(10 * c.least_keep) / 10
     able, by_tau = view.can_choose, c.mode == BY_TAU
+    tau: dict[str, Any] = {"maximum": round(most, 4), "step": step, "value": c.tau}
+    keep: dict[str, Any] = {"minimum": least, "value": round(c.keep, 1)}
+    if view.moved is not None:  # the other dial goes along, out of sight
+        other = {"keep": gr.update(**keep)} if view.moved == BY_TAU else {"tau": gr.update(**tau)}
+        return dict.fromkeys(("which", "mode", "tau", "keep", "step", "fill"), gr.skip()) | other
     return {
         "which": gr.update(value=c.which),
         "mode": gr.update(value=c.mode),
-        "tau": gr.update(maximum=round(most, 4), step=step, value=c.tau, visible=by_tau, interactive=able),
-        "keep": gr.update(minimum=least, value=round(c.keep, 1), visible=not by_tau, interactive=able),
+        "tau": gr.update(**tau, visible=by_tau, interactive=able),
+        "keep": gr.update(**keep, visible=not by_tau, interactive=able),
         "step": gr.update(value=c.step, interactive=able),
         "fill": gr.update(value=c.fill),
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from inlay.draw.film import film, shots
 from inlay.draw.images import data_uri, image_bytes
 from inlay.draw.lighting import DIM, EDGE, GAIN, RAMP, heat
 from inlay.masking.steps import OWN
-from inlay.measure import bits_per_pixel
 from inlay.types import STEPPED, Recipe
 from inlay.video import write_video
 from inlay.video.frames import Video
-from inlay.web.session import Result, Session, Setting
+from inlay.web.session import Choice, Result, Session, Setting
 from inlay.web.sheets import Sheets
 from inlay.web.snippets import snippets
 
@@ -133,7 +131,7 @@ def table(session: Session) -> str:
     body = "".join(_row(*column) for column in columns)
     choice = columns[0][1].choice
     info = choice.chunks[0].info
-    clip = f"{choice.frames} frames {info.width}x{info.height} at {float(info.fps):g} fps, mode {choice.mode}"
+    clip = f"{frames(choice)} {info.width}x{info.height} at {float(info.fps):g} fps, mode {choice.mode}"
     times = [(f" of {name} with {FILL_NAMES[r.fill]}", r.seconds) for name, _, r in columns if r is not None]
     spent = [
         f"seconds{whose}: " + ", ".join(f"{stage} {known[stage]:.2f}" for stage in STAGES if stage in known)
@@ -141,6 +139,10 @@ def table(session: Session) -> str:
     ]
     note = f'<p class="inlay-hint">{escape("; ".join([clip, *spent]))}</p>'
     return f'<div class="inlay-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}</div>'
+
+
+def frames(choice: Choice) -> str:
+    return f"{choice.frames} frame{'' if choice.frames == 1 else 's'}"
 
 
 def _row(name: str, setting: Setting, result: Result | None) -> str:
@@ -250,8 +252,6 @@ def write_film(result: Result, video: Video, original: Video | None, path: Path,
     start = time.perf_counter()
     scenes = shots(result.choice.chunks, [video], None if original is None else [original])
     made = f"reconstruction ({FILL_NAMES[result.fill]})"
-    info = replace(result.choice.chunks[0].info, frames=result.choice.frames)
-    caption = Caption(title=title, bits=bits_per_pixel(result.token_file.stat().st_size, info))
-    write_video(film(scenes, frames=info.frames, made=made, caption=caption), path, force=True)
+    write_video(film(scenes, frames=result.choice.frames, made=made, caption=Caption(title=title)), path, force=True)
     result.seconds["film"] = time.perf_counter() - start
     return path

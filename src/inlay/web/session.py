@@ -10,6 +10,7 @@ import re
 import shutil
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from inlay.web.uploads import check_token_file, plain_reason, read_clip
 
 Advance = Callable[[float, str], None]  # share done, what is being done
 SETTINGS = ("A", "B")  # that can be compared
+LONGEST_STEM = 60, 180  # characters, and bytes: file systems count these
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,8 +129,12 @@ class Session:
 
     @property
     def stem(self) -> str:
-        """The name of the clip in files of ours, whatever a visitor's was called."""
-        return re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.name).stem).strip("-")[:60] or "clip"
+        """The name of the clip in files of ours, whatever a visitor's was called, in letters of any language."""
+        name = unicodedata.normalize("NFC", Path(self.name).stem)
+        plain = "".join(c if c == "_" or unicodedata.category(c)[0] in "LMN" else "-" for c in name)
+        most, most_bytes = LONGEST_STEM
+        short = re.sub("-+", "-", plain).strip("-")[:most].encode()[:most_bytes].decode(errors="ignore")
+        return short or "clip"
 
     def setting(self, which: str) -> Setting:
         """B begins as A is."""
@@ -190,6 +196,17 @@ class Session:
             shutil.copyfile(path, file)
             self.settings["A"] = Setting(choice=choice, fill=tokenizer.filler.default, token_file=file)
 
+    def begin_anew(self) -> None:
+        """The clip that is there, as it came in."""
+        with self.lock:
+            self.version += 1
+            if self.latents is None:  # the mask of a token file is what it is
+                return
+            for setting in self.settings.values():
+                self._discard(setting)
+            self.settings.clear()
+            self.choose_tau(self.usual_tau)
+
     # --- masks -------------------------------------------------------------------------------------------------------
 
     def choose_tau(self, tau: float, which: str = "A") -> Choice:
@@ -233,10 +250,10 @@ class Session:
         self.settings[which] = Setting(choice=choice, fill=fill, step=step)
         return choice
 
-    def _latents(self) -> WholeVideo:
+    def _latents(self, wish: str = "choose masks") -> WholeVideo:
         if self.latents is None:
             why = "a token file is decoded as it is" if self.settings else "there is no clip yet"
-            raise UsageError(f"{why}; drop in a video or pick a built-in one to choose masks")
+            raise UsageError(f"{why}; drop in a video or pick a built-in one to {wish}")
         return self.latents
 
     @property
@@ -251,7 +268,7 @@ class Session:
     def slot_latents(self, slot: int) -> Tensor:
         """[C, h, w] of one slot."""
         with self.lock:
-            for chunk in self._latents().spool:
+            for chunk in self._latents("see latents").spool:
                 if slot < chunk.span.slots:
                     return chunk.z_BCTHW[0, :, max(slot, 0)]
                 slot -= chunk.span.slots

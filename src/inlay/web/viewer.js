@@ -9,6 +9,7 @@ const listeners = [];  // called after every change: charts, address
 const sheets = new Map();  // address -> Image
 const composed = new Map();  // key -> canvas
 const $ = (selector) => document.querySelector(`.inlay-view ${selector}`);
+const narrow = matchMedia("(max-width: 767px)");  // as in page.css: there is room for one column
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 // --- data ---------------------------------------------------------------------------------------------------------
@@ -195,8 +196,7 @@ function fitted(width, height) {
 function layOut() {
   const stage = $(".stage");
   const width = stage.clientWidth;
-  const narrow = window.innerWidth < 700;
-  const most = window.innerHeight * (narrow ? 0.42 : 0.62);
+  const most = window.innerHeight * (narrow.matches ? 0.42 : 0.62);
   const across = state.layout === "split" ? (width - 8) / 2 : width;
   const height = Math.round(Math.min((across * state.data.height) / state.data.width, most));
   stage.style.height = `${height}px`;
@@ -241,7 +241,7 @@ function label(width) {
     select.value = state[side];
     $(`.name.${side}`).textContent = names[state[side]] || "";
   }
-  $(".picture").setAttribute("aria-label", `frame ${state.frame}: ${names[state.left]} and ${names[state.right]}`);
+  $(".picture").setAttribute("aria-label", `frame ${state.frame + 1}: ${names[state.left]} and ${names[state.right]}`);
   const handle = $(".handle");
   handle.hidden = state.layout !== "wipe";
   handle.style.left = `${state.wipe * width}px`;
@@ -252,7 +252,7 @@ function label(width) {
   const seek = $(".seek");
   [seek.max, seek.value] = [state.data.frames - 1, state.frame];
   const second = (state.frame / state.data.fps).toFixed(2);
-  $(".where").textContent = `frame ${state.frame} of ${state.data.frames}, ${second} s`;
+  $(".where").textContent = `frame ${state.frame + 1} of ${state.data.frames}, ${second} s`;
   $(".play").textContent = state.playing ? "❚❚" : "▶";
   $(".play").setAttribute("aria-label", state.playing ? "pause" : "play");
 }
