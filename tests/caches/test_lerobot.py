@@ -138,6 +138,29 @@ def test_a_format_without_folders_names_camera_and_episode(robot_set: Path, tmp_
     assert found == sorted(f"{source.replace('/', '_')}_00000-009_0064x0048_wan.safetensors" for source in SOURCES)
 
 
+def quarantined(out: Path) -> dict[str, str]:
+    with (out / "quarantine.csv").open() as file:
+        return {row["path"]: row["reason"] for row in csv.DictReader(file)}
+
+
+def test_what_was_in_quarantine_is_tried_again_from_its_list(tmp_path: Path) -> None:
+    root = robots.new_set(tmp_path / "set")
+    video = root / f"videos/{CAMERAS[0]}/chunk-000/file-001.mp4"
+    kept = video.read_bytes()
+    video.unlink()
+    out = tokenize(root)
+    again = tmp_path / "again"
+    words = ["--backbone", "mini-untrained", "--tau", "0.3", "--workers", "1", "-q"]
+    lost = str(out / "quarantine.csv")
+    assert main(["tokenize", lost, str(tmp_path / "nothing"), *words]) == 3  # it is still not there
+    assert quarantined(tmp_path / "nothing").keys() == quarantined(out).keys()
+    video.write_bytes(kept)
+    assert main(["tokenize", lost, str(again), *words]) == 0 and not quarantined(again)
+    data = EpisodeDataset(root, [out, again])
+    assert len(data) == 3 and data.missing == 0
+    assert data[2].tokens[CAMERAS[0]].info.frames == LENGTHS[2]
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
@@ -181,10 +204,9 @@ def test_lost_and_short_videos_go_to_quarantine(tmp_path: Path) -> None:
     (root / f"videos/{CAMERAS[0]}/chunk-000/file-001.mp4").unlink()
     robots.write_mp4(root / f"videos/{CAMERAS[1]}/chunk-000/file-000.mp4", robots.frames_of(0, 1))  # without episode 1
     out = tokenize(root)
-    with (out / "quarantine.csv").open() as file:
-        found = {row["path"]: row["reason"] for row in csv.DictReader(file)}
-    assert "there is no such file" in found[f"{CAMERAS[0]}/episode_000002"]
-    assert "has 0 frames from 0.467 s to 0.767 s, and the episode has 9" in found[f"{CAMERAS[1]}/episode_000001"]
+    found = quarantined(out)
+    assert "there is no such file" in found[f"{root}!{CAMERAS[0]}/episode_000002"]
+    assert "has 0 frames from 0.467 s to 0.767 s, and the episode has 9" in found[f"{root}!{CAMERAS[1]}/episode_000001"]
     data = EpisodeDataset(root, out)
     assert [data[i].index for i in range(len(data))] == [0] and data.missing == 2
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +26,8 @@ DTYPES = ("float32", "bfloat16")
 class TokenizeConfig:
     """What the tokens of a data set are to be: all of it stays the same when a job is resumed."""
 
-    backbone: str = field(default="mini", metadata={"help": "a name, a folder, or module:Class"})
-    weights: str | None = field(default=None, metadata={"help": "weights to use instead of its own"})
+    backbone: str | PathLike[str] = field(default="mini", metadata={"help": "a name, a folder, or module:Class"})
+    weights: str | PathLike[str] | None = field(default=None, metadata={"help": "weights to use instead of its own"})
     trust: bool = field(default=False, metadata={"help": "load pickles and TorchScript"})
     fill: str | None = field(default=None, metadata={"help": "the fill that token files suggest"})
     device: str = field(default="auto", metadata={"help": "where the network runs"})
@@ -57,6 +59,9 @@ class TokenizeConfig:
     )
 
     def __post_init__(self) -> None:
+        for name in ("backbone", "weights"):  # a plan holds text
+            if isinstance(path := getattr(self, name), PathLike):
+                object.__setattr__(self, name, os.fspath(path))
         pick("shard format", self.format, FORMATS)
         pick("dtype", self.dtype, dict.fromkeys(DTYPES))
         Geometry.parse(self.size)

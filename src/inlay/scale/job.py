@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from inlay.scale.ray_engine import ray_engine
 from inlay.scale.report import TokenizeResult, finish, write_report
 from inlay.scale.shards import ShardRecord
 from inlay.scale.sources import SourceItem, find_sources
-from inlay.scale.store import LOCK, Store, is_address, open_store
+from inlay.scale.store import LOCK, Place, Store, is_address, open_store
 from inlay.scale.worker import Task
 from inlay.scale.workers import Progress, helpers_for, local_engine, threads_for
 from inlay.tokenizer import Tokenizer, pick_device
@@ -43,8 +44,8 @@ Watcher = Callable[[TokenizeProgress], None]
 
 
 def tokenize(
-    source: str,
-    out: str,
+    source: Place,
+    out: Place,
     config: TokenizeConfig | None = None,
     run: RunConfig | None = None,
     *,
@@ -53,6 +54,7 @@ def tokenize(
     watch: Watcher = lambda progress: None,
 ) -> TokenizeResult:
     """Tokenise every video of `source` into `out`; begun before, it goes on, and finished before, it does nothing."""
+    source, out = os.fspath(source), os.fspath(out)
     config, run = config or TokenizeConfig(), run or RunConfig()
     start = time.perf_counter()
     engine = pick("engine", run.engine, ENGINES)

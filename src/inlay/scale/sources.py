@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from inlay.errors import UsageError, VideoError
+from inlay.errors import InlayError, UsageError, VideoError
 from inlay.files import kind_of
 from inlay.scale.layout import known
 from inlay.scale.lerobot import is_lerobot, read_episodes
@@ -21,6 +21,7 @@ from inlay.video.listing import RAW_SUFFIXES, VIDEO_SUFFIXES
 
 VERSIONS = ("ETag", "etag", "mtime", "LastModified", "updated")  # what file systems call it
 SUFFIXES = (*VIDEO_SUFFIXES, *RAW_SUFFIXES)
+EPISODE_MARK = "!"  # in a list, between a LeRobot data set and the camera of one of its episodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +38,11 @@ class SourceItem:
     first: int | None = None  # of a span: the frame of the file that it begins at
     frames: int | None = None  # of a span
     fps: str | None = None  # of a span: the rate by which its frames are found
+    listed: str | None = field(default=None, compare=False)  # how a list names it, where that is not its address
 
     def line(self) -> str:
         """JSON with nothing but ASCII, so that file names that are not valid text survive."""
-        return json.dumps({k: v for k, v in asdict(self).items() if v not in (None, "")})
+        return json.dumps({k: v for k, v in asdict(self).items() if v not in (None, "") and k != "listed"})
 
     @staticmethod
     def parse(line: str) -> SourceItem:
@@ -49,10 +51,13 @@ class SourceItem:
     @property
     def path(self) -> str:
         """By which it could be listed again."""
-        if self.first is not None:
-            return self.name  # its file holds others as well
+        if self.listed is not None:
+            return readable(self.listed)
         member = self.name.rpartition("!")[2]
         return readable(self.address if self.offset is None else f"tar://{member}::{self.address}")
+
+
+Sets = dict[str, dict[str, SourceItem]]  # LeRobot data sets that a list names, each read once
 
 
 def find_sources(source: str, *, path_column: str | None = None, caption_column: str | None = None) -> list[SourceItem]:
@@ -71,8 +76,9 @@ def _find(source: str, path_column: str | None, caption_column: str | None) -> I
         yield from (member for part in parts for member in _expanded(_named(part, part)))
     elif suffix in TABLES and (is_address(source) or not Path(source).is_dir()):
         rows = read_table(source, path_column=path_column, caption_column=caption_column)
+        sets: Sets = {}
         for row in dict.fromkeys(rows):  # each row once
-            yield from _listed(source, row)
+            yield from _listed(source, row, sets)
     elif suffix in TAR_SUFFIXES or suffix in SUFFIXES:
         item = _named(source, source.rstrip("/").rpartition("/")[2])
         if item.problem is not None:
@@ -83,22 +89,37 @@ def _find(source: str, path_column: str | None, caption_column: str | None) -> I
         yield from (member for item in found for member in _expanded(item))
 
 
-def _listed(source: str, row: TableRow) -> Iterator[SourceItem]:
+def _listed(source: str, row: TableRow, sets: Sets) -> Iterator[SourceItem]:
     """The videos of a row; of one that names none, the reason."""
     if row.problem is not None:
         yield SourceItem(name=row.path, address=f"{source}:{row.path}", problem=row.problem)
         return
-    caption = None if row.caption is None else readable(row.caption)
-    for item in _expanded(_named(_below(source, row.path), readable(row.path))):
+    caption, place = None if row.caption is None else readable(row.caption), _below(source, row.path)
+    for item in _expanded(_recorded(place, sets) or _named(place, readable(row.path))):
         yield replace(item, caption=caption or item.caption)
+
+
+def _recorded(place: str, sets: Sets) -> SourceItem | None:
+    """The camera that SET!CAMERA/episode_000000 names; None where this is the name of something else."""
+    root, _, name = place.rpartition(EPISODE_MARK)
+    if not root or is_address(place) or not (root in sets or is_lerobot(root)):
+        return None
+    try:
+        if root not in sets:
+            sets[root] = {item.name: item for item in _lerobot(root)}
+    except InlayError as error:
+        return SourceItem(name=name, address=place, problem=str(error))
+    return sets[root].get(name) or SourceItem(name=name, address=place, problem="the data set has no such episode")
 
 
 def _lerobot(source: str) -> Iterator[SourceItem]:
     """Every camera of every episode; where episodes share a file, a span of it."""
+    root = os.path.abspath(source)  # noqa: PTH100 - resolve() would follow links
     for episode in read_episodes(source):
         for camera, span in episode.cameras.items():
             item = _named(str(span.path), episode.source(camera))
-            item = replace(item, caption="; ".join(episode.tasks) or None)
+            listed = f"{root}{EPISODE_MARK}{item.name}"
+            item = replace(item, caption="; ".join(episode.tasks) or None, listed=listed)
             if span.first is not None:
                 item = replace(item, first=span.first, frames=episode.length, fps=str(span.fps))
             yield item

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ from inlay.errors import OutputError, UsageError, require
 from inlay.files import PART, atomic, kind_of
 from inlay.scale.layout import JOB, SHARDS
 
+Place = str | PathLike[str]  # a path, or an address fsspec knows
 LEFTOVERS = (f"*{PART}", "*.attempts")
 LOCK = f"{JOB}/lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -97,7 +99,7 @@ class Store:
 
     def write_text(self, name: str, text: str) -> None:
         with self.written(name) as part:
-            part.write_text(text, encoding="utf-8")
+            part.write_text(text, encoding="utf-8", newline="\n")
 
     def note(self, name: str, text: str) -> None:
         """A remark that may be lost: not brought to disk."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 from inlay.container import open as open_tokens
@@ -17,9 +18,10 @@ from inlay.errors import TokenFileError, UsageError, pick
 from inlay.scale.layout import DatasetRecord, VideoRecord
 from inlay.scale.reading.dense import MAKERS_CHOICE, Densifier
 from inlay.scale.reading.fetch import Fetched, Fetcher
-from inlay.scale.reading.files import Place, as_file
+from inlay.scale.reading.files import as_file
 from inlay.scale.reading.members import Member, list_members, record_of
 from inlay.scale.reading.sample import MODES, TokenSample
+from inlay.scale.store import Place
 
 DAMAGED = {
     "raise": "a token file that cannot be read ends the reading with its name",
@@ -41,7 +43,7 @@ class TokenSource:
         mode: str = "sparse",
         fill: str = MAKERS_CHOICE,
         layout: str = "plain",
-        weights: str | None = None,
+        weights: Place | None = None,
         dtype: torch.dtype | None = None,
         device: str = "cpu",
         normalise: bool = False,
@@ -76,6 +78,13 @@ class TokenSource:
     def skipped(self) -> int:
         """Damaged token files left out so far, by all workers of this process together."""
         return int(self._skipped.sum())
+
+    def denormalise(self, latents: Tensor) -> Tensor:
+        """The inverse of `normalise`: latents [C, T, h, w] or a batch of them as `Tokenizer.decode` takes them.
+
+        Where the data set does not normalise, they are such already.
+        """
+        return self.dense.denormalise(latents)
 
     def sample(self, member: Member, data: Fetched) -> Any:
         """The sample, or None for one that is skipped."""

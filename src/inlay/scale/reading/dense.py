@@ -6,6 +6,7 @@ Legend: C channels, T latent slots, h w latent rows and columns.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,11 +20,15 @@ from torch import Tensor
 from inlay.backbones import WEIGHTS
 from inlay.codec import LatentDecoder
 from inlay.container.tokens import Tokens
-from inlay.errors import MissingError, pick
+from inlay.errors import MissingError, ShapeError, pick
 from inlay.fill import FILLS, LIT_FILES, Filler, load_lit
 from inlay.scale.layout import VideoRecord
+from inlay.scale.store import Place
+from inlay.tokenizer import pick_device
 
 MAKERS_CHOICE = "auto"
+KINDS = {**FILLS, **LIT_FILES}
+LEAST_STD = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +36,7 @@ class Densifier:
     """Makes dense latents without a backbone: a worker that only reads need not load a decoder."""
 
     fill: str = MAKERS_CHOICE  # auto: the one the token file names
-    weights: str | None = None  # a LIT's file, or the folder it lies in; None: those that ship with the backbone
+    weights: Place | None = None  # a LIT's file, or the folder it lies in; None: those that ship with the backbone
     layout: str = "plain"
     dtype: torch.dtype | None = None  # None: the layout's own
     device: str = "cpu"
@@ -39,8 +44,10 @@ class Densifier:
     std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        pick("fill", self.fill, {MAKERS_CHOICE: None, **FILLS, **LIT_FILES})
+        pick("fill", self.fill, {MAKERS_CHOICE: None, **KINDS})
         pick("layout", self.layout, LAYOUTS)
+        if str(self.device) != "cpu":  # who reads on a CPU need not wake a GPU
+            object.__setattr__(self, "device", str(pick_device(self.device)))
 
     def __call__(self, tokens: Tokens, record: VideoRecord) -> dict[str, Any]:
         layout = LAYOUTS[self.layout]
@@ -50,21 +57,40 @@ class Densifier:
     def latents(self, tokens: Tokens) -> Tensor:
         """[C, T, h, w] float32 of a whole video."""
         name = tokens.recipe.fill if self.fill == MAKERS_CHOICE else self.fill
-        decoder = LatentDecoder(_filler(name, tokens.recipe.backbone, self.weights, self.device))
+        weights = None if self.weights is None else os.fspath(self.weights)
+        decoder = LatentDecoder(_filler(name, tokens.recipe.backbone, weights, self.device))
         z_CThw = torch.cat([decoder.push(chunk) for chunk in tokens.chunks()], dim=2)[0].float().cpu()
         if self.mean is not None and self.std is not None:
-            mean, std = (torch.tensor(x).view(-1, 1, 1, 1) for x in (self.mean, self.std))
-            z_CThw = (z_CThw - mean) / std.clamp(min=1e-6)
+            mean, std = self._tables(z_CThw)
+            z_CThw = (z_CThw - mean) / std
         return z_CThw.clone() if z_CThw.is_inference() else z_CThw  # a trainer wants an ordinary tensor
+
+    def denormalise(self, z: Tensor) -> Tensor:
+        """[..., C, T, h, w] latents as a decoder takes them, of those that come out of here."""
+        if self.mean is None or self.std is None:
+            return z
+        if z.ndim < 4 or z.shape[-4] != len(self.mean):
+            raise ShapeError(
+                f"latents of this data set are [C, T, h, w] or [B, C, T, h, w] with C = {len(self.mean)}; "
+                f"got {list(z.shape)}"
+            )
+        mean, std = self._tables(z)
+        return (z * std + mean).to(z.dtype)
+
+    def _tables(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """[C, 1, 1, 1] mean and deviation, where `z` lies; a channel that never changes is not divided by nothing."""
+        mean, std = (torch.tensor(x, device=z.device).view(-1, 1, 1, 1) for x in (self.mean, self.std))
+        return mean, std.clamp(min=LEAST_STD)
 
 
 @lru_cache(maxsize=8)
 def _filler(name: str, backbone: str, weights: str | None, device: str) -> Filler:
+    pick("fill", name, KINDS)
     if name in FILLS:
         return Filler(default=name, device=device)
     path = Path(weights) if weights else WEIGHTS
     if not path.is_file():
-        path = path / f"{Path(backbone).name}.{pick('fill', name, LIT_FILES)}.safetensors"
+        path = path / f"{Path(backbone).name}.{LIT_FILES[name]}.safetensors"
     if not path.is_file():
         raise MissingError(f"there are no weights for the fill {name!r} at {path}; choose fill='hold', or name them")
     return Filler({name: load_lit(path).to(device=torch.device(device))}, default=name, device=device)

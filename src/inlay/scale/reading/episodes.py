@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, require
 from inlay.scale.lerobot import Episode, read_episodes
 from inlay.scale.reading.dataset import TokenDataset
-from inlay.scale.reading.files import Place
+from inlay.scale.store import Place
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +50,7 @@ class EpisodeDataset(Dataset[EpisodeSample]):
 
     Args:
         root: the LeRobot data set.
-        tokens: what `inlay tokenize` made of it.
+        tokens: what `inlay tokenize` made of it; several places where some of it was tokenised later.
         cameras: which; all by default.
         columns: of the tables; all that hold numbers by default.
     """
@@ -56,7 +58,7 @@ class EpisodeDataset(Dataset[EpisodeSample]):
     def __init__(
         self,
         root: str | Path,
-        tokens: Place,
+        tokens: Place | Sequence[Place],
         *,
         cameras: tuple[str, ...] | None = None,
         columns: tuple[str, ...] | None = None,
@@ -72,7 +74,8 @@ class EpisodeDataset(Dataset[EpisodeSample]):
         self.cameras = cameras or known
         self.episodes = [e for e in episodes if all(e.source(camera) in self._places for camera in self.cameras)]
         if not self.episodes:
-            raise UsageError(f"{tokens} holds no tokens of {root}; make them: inlay tokenize {root} {tokens}")
+            place = tokens if isinstance(tokens, str | PathLike) else ", ".join(map(str, tokens))
+            raise UsageError(f"{place} holds no tokens of {root}; make them: inlay tokenize {root} OUT")
 
     @property
     def missing(self) -> int:

@@ -6,13 +6,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import PathLike
 from typing import Any, BinaryIO
 
 from inlay.errors import InlayError, TokenFileError, UsageError, require
 from inlay.scale.store import filesystem
 
-Place = str | PathLike[str]
 _CURE = "see that it exists and can be reached"
 
 

@@ -25,6 +25,7 @@ from inlay.scale.layout import (
     manifest_lines,
 )
 from inlay.scale.reading import files
+from inlay.scale.store import Place
 
 FILE, TAR, PARQUET = ".inlay", ".tar", ".parquet"
 KINDS = (FILE, TAR, PARQUET)
@@ -58,7 +59,7 @@ class TokenSet:
         return f"TokenSet({len(self.members)} token files in {len({m.place for m in self.members})} files)"
 
 
-def list_members(source: files.Place | Sequence[files.Place]) -> TokenSet:
+def list_members(source: Place | Sequence[Place]) -> TokenSet:
     """What there is to read. A data set with a manifest is not opened any further."""
     if isinstance(source, Sequence) and not isinstance(source, str):
         sets = [list_members(place) for place in source]
