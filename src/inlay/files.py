@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,9 @@ from typing import BinaryIO
 from inlay.errors import OutputError, UsageError
 
 PART = ".part"  # how the names of unfinished files end; what a killed process left is found by it
+SOURCE = ".source"  # after PART: what an unfinished token file was made from
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # how a system says that there is no room
+CUE_BYTES = 200  # of a final name in that of its part: with the rest no more than any file system takes
 KINDS = {  # what may stand where a file was expected -> what people call it
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -46,6 +51,27 @@ def kind_of(path: Path) -> str | None:
     return None if stat.S_ISREG(mode) else KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 
+def too_long(path: str | os.PathLike[str]) -> bool:
+    """Whether the system takes no such name for its length.
+
+    >>> too_long("a" * 10_000)
+    True
+    """
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    except ValueError:
+        return False
+    return False
+
+
+def check_length(path: str | os.PathLike[str], *more: str) -> None:
+    """Of a result: its name, and what its neighbours while it is made add to it, can be taken by the system."""
+    if any(too_long(f"{os.fspath(path)}{end}") for end in ("", *more)):
+        raise OutputError(f"{os.fspath(path)}: the name is too long; give a shorter one")
+
+
 def check_output(
     path: str | os.PathLike[str], *, what: str = "a file", suffixes: tuple[str, ...] = (), force: bool = False
 ) -> Path:
@@ -57,8 +83,11 @@ def check_output(
         force: replace a file that is there. Nothing else is ever replaced.
     """
     final = Path(path)
-    if not os.fspath(path) or final.is_dir():
-        raise OutputError(f"{os.fspath(path) or 'the output'}: is a folder; give the name of a file")
+    if not os.fspath(path):
+        raise OutputError("the name of the output is empty; give the name of a file")
+    check_length(final)
+    if final.is_dir():
+        raise OutputError(f"{final}: is a folder; give the name of a file")
     if suffixes and final.suffix.lower() not in suffixes:
         found = f"got {final.suffix!r}" if final.suffix else "it has none"
         raise UsageError(f"{final}: the name of {what} ends in {', '.join(suffixes)}; {found}")
@@ -96,7 +125,8 @@ def open_part(path: Path, mode: str = "wb") -> BinaryIO:
 def part_beside(path: str | os.PathLike[str]) -> Path:
     """Name a hidden neighbour that no other writer uses."""
     final = Path(path)
-    return final.with_name(f".{final.name}.{secrets.token_hex(6)}{PART}")
+    cue = os.fsencode(final.name)[:CUE_BYTES].decode(errors="ignore")
+    return final.with_name(f".{cue}.{secrets.token_hex(6)}{PART}")
 
 
 @contextmanager
@@ -106,6 +136,26 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def using_scratch() -> Iterator[None]:
+    """Say of a temporary file that cannot be written which folder has no room."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"the temporary folder {scratch_folder()}: cannot be written: {error.strerror or error}; make room there, "
+            "or set TMPDIR to another"
+        ) from error
+
+
+def scratch_folder() -> str:
+    """Where temporary files go; where they should, if they cannot."""
+    try:
+        return tempfile.gettempdir()
+    except OSError:  # what it raises where there is no room for one
+        return os.environ.get("TMPDIR", "of the system")
 
 
 @contextmanager
@@ -145,6 +195,7 @@ def made_folder(path: str | os.PathLike[str], *, notes: tuple[str, ...] = ()) ->
         notes: files in it that are no results.
     """
     folder = Path(path)
+    check_length(folder)
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is {kind_of(folder) or 'a file'}; give the name of a folder")
     new = [place for place in (folder, *folder.parents) if not place.exists()]

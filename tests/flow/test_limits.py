@@ -332,3 +332,26 @@ def test_keep_going_holds_between_two_times(timed: bool, tmp_path: Path, capsys:
     before, after = 33 - 24, len(whole) - 66 + 24  # frames of the first and of the third chunk
     assert len(rest) == before + after == report["frames"]
     assert torch.equal(rest, torch.cat([whole[:before], whole[len(whole) - after :]]))
+    lost = ["--from", "1.5", "--to", "2", "--device", "cpu", "--keep-going"]
+    capsys.readouterr()
+    assert main(["decode", str(tmp_path / "b.inlay"), str(tmp_path / "c.mkv"), *lost]) == 4
+    err = capsys.readouterr().err
+    assert "b.inlay: nothing of this stretch is intact: chunk 2 of 3: fails its checksum; intact are 0.00 to 1.3" in err
+    assert f", {3.0 if timed else 2.75:.2f} to " in err and "(--from, --to)" in err and err.count("\n") == 1
+    assert not (tmp_path / "c.mkv").exists()
+
+
+def test_chunks_that_build_upon_a_lost_one_are_told_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_video(moving_square(99, 24, 32), tmp_path / "a.mp4")
+    assert main(["encode", str(tmp_path / "a.mp4"), "--tau", "0.5", "--quiet", *MODEL]) == 0
+    data = bytearray((tmp_path / "a.inlay").read_bytes())
+    with TokenReader(bytes(data)) as reader:
+        assert [span.key for span in reader.spans] == [True, False, False, False]
+        entry = reader._contents.entries[1]
+    data[entry.offset + entry.length - 10] ^= 1
+    (tmp_path / "b.inlay").write_bytes(data)
+    capsys.readouterr()
+    words = ["decode", str(tmp_path / "b.inlay"), str(tmp_path / "c.mp4"), "--device", "cpu", "--keep-going"]
+    assert main([*words, "--from", "3"]) == 4
+    err = capsys.readouterr().err
+    assert "chunk 2 of 4: fails its checksum; chunk 3 of 4: continues a chunk that is lost; " in err

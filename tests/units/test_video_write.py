@@ -200,4 +200,4 @@ def test_standard_output(tmp_path: Path, lossless: bool) -> None:
     if not lossless:
         with Path("/dev/full").open("wb") as full:
             failed = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=False)
-        assert b"OutputError: -: cannot be" in failed.stderr
+        assert b"OutputError: standard output: cannot be" in failed.stderr

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 from contextvars import ContextVar
@@ -10,7 +11,9 @@ from typing import Any
 
 import typer
 
-from inlay.errors import INTERRUPTED, OUT_OF_MEMORY, InlayError, Terminated, UsageError
+from inlay.cli.screen import one_line
+from inlay.errors import INTERRUPTED, OUT_OF_MEMORY, InlayError, OutputError, Terminated, UsageError
+from inlay.files import FULL
 
 _NO_MEMORY = re.compile(r"can't allocate memory|CUDA out of memory|not enough memory")  # as torch and x264 say it
 TRACING = ContextVar("tracing", default=False)  # --debug: show where an error came from
@@ -28,7 +31,7 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
     message, code = _diagnose(error)
     flags = _flags(error.about, command) if isinstance(error, InlayError) else []
     hint = f" ({', '.join(flags)})" if flags else ""
-    return f"{message}{hint}", code
+    return one_line(f"{message}{hint}"), code
 
 
 def _flags(about: tuple[str, ...], command: Any) -> list[str]:
@@ -52,7 +55,9 @@ def _diagnose(error: BaseException) -> tuple[str, int]:
         return f"{error.format_message().strip().rstrip('.')}{hint}", UsageError.exit_code
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror}", 1
+        if error.errno == errno.ENAMETOOLONG:
+            return f"{place}the name is too long; give a shorter one", UsageError.exit_code
+        return f"{place}{error.strerror}", OutputError.exit_code if error.errno in FULL else 1
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return f"unexpected {text}; run again with --debug to see where", 1

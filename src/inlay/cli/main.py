@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
+from inlay.cli import streams
 from inlay.cli.commands import (
     backbones,
     bench,
@@ -105,6 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; what the exit code means is in `errors.EXIT_CODES`."""
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None:  # as a program, not from a test or a notebook
+        streams.prepare()
         signal.signal(signal.SIGTERM, _terminate)
         if args[:1] != ["serve"]:  # which runs for days, and must give memory back
             reuse_memory()
@@ -115,11 +118,16 @@ def main(argv: list[str] | None = None) -> int:
         code = _invoke([a for a in args if a != "--debug"])
         sys.stdout.flush()
     except BrokenPipeError:
-        _hush_stdout()
+        streams.lose_output()
         return PIPE_CLOSED
     except (KeyboardInterrupt, Exception) as error:
         message, code = _explain(error, args)
-        sys.stderr.write(f"{message}\n")
+        with suppress(OSError):
+            sys.stderr.write(f"{message}\n")
+        try:
+            sys.stdout.flush()
+        except OSError:
+            streams.lose_output()
     return code
 
 
@@ -149,8 +157,3 @@ def _explain(error: BaseException, args: list[str]) -> tuple[str, int]:
         command = getattr(command, "commands", {}).get(word, command)
     message, code = explain(error, command)
     return f"inlay: {message}", code
-
-
-def _hush_stdout() -> None:
-    """The reader has gone: what is still buffered must not raise once more when Python leaves."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,9 +13,9 @@ import typer
 
 from inlay.cli.failures import explain
 from inlay.cli.paths import STREAM, TOKEN_SUFFIX
-from inlay.cli.screen import Rows, Screen
+from inlay.cli.screen import Rows, Screen, one_line
 from inlay.errors import InlayError, OutputError, TokenFileError, UsageError, VideoError
-from inlay.files import kind_of, portable_name
+from inlay.files import check_length, kind_of, portable_name, too_long
 
 DECODED = ".decoded"  # at the end of the name of what `inlay decode` wrote
 
@@ -61,13 +61,17 @@ def token_files(given: Sequence[str]) -> Inputs:
 
 def is_several(word: str) -> bool:
     """Whether a word names a folder or a pattern, in place of one file."""
-    return Path(word).is_dir() or _is_pattern(word)
+    return _is_folder(word) or _is_pattern(word)
+
+
+def _is_folder(word: str) -> bool:
+    return bool(word) and not too_long(word) and Path(word).is_dir()
 
 
 def _is_pattern(word: str) -> bool:
     from inlay.video.source import is_address
 
-    return glob.has_magic(word) and not is_address(word) and not Path(word).exists()
+    return glob.has_magic(word) and not is_address(word) and not too_long(word) and not Path(word).exists()
 
 
 def _inputs(given: Sequence[str], suffixes: tuple[str, ...], error: type[InlayError], what: str) -> Inputs:
@@ -78,7 +82,7 @@ def _inputs(given: Sequence[str], suffixes: tuple[str, ...], error: type[InlayEr
 def _items(word: str, suffixes: tuple[str, ...], error: type[InlayError], what: str) -> list[Input]:
     """What one word names. A file that is not there is one, too: its error comes in its turn."""
     place = Path(word)
-    if place.is_dir():
+    if _is_folder(word):
         files = sorted(p for p in place.rglob("*") if p.suffix.lower() in suffixes and p.is_file())
         if not files:
             raise error(f"{word}: this folder holds no {what}; looked for {', '.join(suffixes)}")
@@ -93,6 +97,7 @@ def _items(word: str, suffixes: tuple[str, ...], error: type[InlayError], what: 
 
 def targets(inputs: Inputs, folder: str, suffix: str) -> dict[Input, str]:
     """Where each result goes, in a folder that is made if need be; no two at one place, and none without a name."""
+    check_length(folder)
     if (kind := kind_of(Path(folder))) not in (None, "a folder") or Path(folder).is_file():
         raise OutputError(f"{folder}: is {kind or 'a file'}; give the name of a folder", about="out_dir")
     placed: dict[str, Input] = {}
@@ -115,7 +120,7 @@ def one_output(given: Sequence[str], suffixes: tuple[str, ...], *, instead: str 
         instead: what else one may do with a folder.
     """
     if is_several(given[0]):
-        kind = "a folder" if Path(given[0]).is_dir() else "a pattern"
+        kind = "a folder" if _is_folder(given[0]) else "a pattern"
         raise UsageError(f"{given[0]}: is {kind}; say where the results go{instead}", about="out_dir")
     if len(given) > 2 or (len(given) == 2 and _is_another(Path(given[1]), Path(given[0]), suffixes)):
         raise UsageError(f"{' '.join(given[1:])}: several inputs need a folder for their results", about="out_dir")
@@ -124,7 +129,7 @@ def one_output(given: Sequence[str], suffixes: tuple[str, ...], *, instead: str 
 
 def _is_another(path: Path, first: Path, suffixes: tuple[str, ...]) -> bool:
     """A file that cannot be meant as the output of the first one."""
-    return path.is_file() and path.suffix.lower() not in suffixes and path != first
+    return not too_long(path) and path.is_file() and path.suffix.lower() not in suffixes and path != first
 
 
 def for_each(
@@ -153,7 +158,7 @@ def for_each(
             raise
         except Exception as error:
             message, code = explain(error, context.command)
-            message = message if item.source in message else f"{item.source}: {message}"
+            message = message if one_line(item.source) in message else one_line(f"{item.source}: {message}")
             screen.failed({"input": item.source, "error": message, "exit_code": code}, message)
             codes.append(code)
             continue

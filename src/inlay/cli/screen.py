@@ -41,14 +41,14 @@ class Screen:
             self._write(json.dumps(plain(record), indent=2, allow_nan=False))
         elif not self.quiet:
             width = max(len(name) for name, _ in rows)
-            self._write("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+            self._write("\n".join(one_line(f"{name:<{width}}  {text}") for name, text in rows))
 
     def line(self, record: Mapping[str, object], text: str) -> None:
         """One result of many, at once: whoever reads along need not wait for the others."""
         if self.json:
             self._write(json.dumps(plain(record), allow_nan=False))
         elif not self.quiet:
-            self._write(text)
+            self._write(one_line(text))
         sys.stdout.flush()
 
     def failed(self, record: Mapping[str, object], message: str) -> None:
@@ -77,7 +77,7 @@ class Screen:
     def note(self, text: str) -> None:
         """A remark that is not a result."""
         if not self.quiet:
-            sys.stderr.write(f"inlay: {text}\n")
+            sys.stderr.write(f"inlay: {one_line(text)}\n")
 
     def _write(self, text: str) -> None:
         stream = sys.stderr if self.results_to_stderr else sys.stdout
@@ -125,6 +125,15 @@ class Screen:
         with progress.Progress(label, *columns, console=console, transient=True, speed_estimate_period=120) as bar:
             task = bar.add_task("", total=total, **fields)
             yield lambda **change: bar.update(task, **change)
+
+
+def one_line(text: str) -> str:
+    """With control characters, which a file name may hold, as they are written in code.
+
+    >>> one_line("new\\nline.mp4")
+    'new\\\\nline.mp4'
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def plain(value: object) -> object:

@@ -7,7 +7,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -46,6 +46,8 @@ def cutting(reader: TokenReader, start_seconds: float | None, end_seconds: float
         raise UsageError(
             f"{reader.name} has {duration(reader):.2f} seconds, and {start:g} is after its end", about="start_seconds"
         )
+    if until <= begin and _after_a_loss(reader, begin):
+        raise TokenFileError(_nothing_intact(reader), about=("start_seconds", "end_seconds"))
     until = max(until, begin + 1)  # a span shorter than a frame shows the frame it falls on
     edges, spans = _edges(reader), reader.spans
     holding = max(i for i, edge in enumerate(edges[:-1]) if edge <= begin)
@@ -65,13 +67,14 @@ def decode_part(
     numbers: deque[int] = deque()
 
     def chunks() -> Iterator[Tokens]:
-        for number, tokens in reader.chunks(cut.first, cut.last):
-            numbers.append(number)
-            yield tokens
+        with suppress(TokenFileError) if reader.keep_going else nullcontext():  # not one of these is intact
+            for number, tokens in reader.chunks(cut.first, cut.last):
+                numbers.append(number)
+                yield tokens
 
     edges = _edges(reader)
     begin = edges[cut.first] + cut.skip
-    origin = None
+    origin, found = None, False
     for video in decode(chunks()):
         edge = edges[numbers.popleft()]
         start, end = max(begin - edge, 0), min(begin + cut.frames - edge, len(video))
@@ -81,7 +84,37 @@ def decode_part(
         if part.seconds is not None:
             origin = part.seconds[0] if origin is None else origin
             part = replace(part, seconds=part.seconds - origin)
+        found = True
         yield part
+    if not found:
+        raise TokenFileError(_nothing_intact(reader), about=("start_seconds", "end_seconds"))
+
+
+def _nothing_intact(reader: TokenReader) -> str:
+    """What is lost of a file, and what of it could be asked for in place of a stretch that is lost."""
+    intact = [i for i, _ in reader.chunks()]
+    problems = "; ".join(dict.fromkeys(reader.problems))
+    return f"{reader.name}: nothing of this stretch is intact: {problems}; intact are {_stretches(reader, intact)}"
+
+
+def _after_a_loss(reader: TokenReader, frame: int) -> bool:
+    """Whether the times that come before those of a frame are of a chunk that is lost."""
+    edges = _edges(reader)
+    return reader.timed and frame in edges[1:] and edges.index(frame) - 1 not in _intact(reader)
+
+
+def _stretches(reader: TokenReader, chunks: Sequence[int]) -> str:
+    """The seconds that chunks cover: `0.00 to 1.38 s, 2.75 to 5.50 s`."""
+    edges, fps = _edges(reader), float(reader.info.fps)
+    ends: list[list[float]] = []
+    before = None
+    for i in chunks:
+        times = _times(reader, i).tolist() if reader.timed else [edges[i] / fps, (edges[i + 1] - 1) / fps]
+        if before != i - 1:
+            ends.append([times[0], 0.0])
+        ends[-1][1] = times[-1] + 1 / fps
+        before = i
+    return ", ".join(f"{start:.2f} to {end:.2f} s" for start, end in ends)
 
 
 def _edges(reader: TokenReader) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from inlay.codec.latents import LatentChunk
+from inlay.files import using_scratch
 
 Place = tuple[int, tuple[int, ...]]  # offset, shape
 
@@ -20,11 +22,13 @@ class Spool:
     """Append chunks, then iterate over them as often as wanted; gone when closed."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="inlay-")  # noqa: SIM115 - closed in close()
+        with using_scratch():
+            self._file = tempfile.TemporaryFile(prefix="inlay-")  # noqa: SIM115 - closed in close()
         self._places: list[tuple[LatentChunk, Place, Place]] = []
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk: nobody asks for what still waits to be written
+            self._file.close()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -47,8 +51,11 @@ class Spool:
         self._places.append((replace(chunk, z_BCTHW=empty, compared_BCTHW=empty), z, compared))
 
     def _write(self, x: Tensor) -> Place:
-        offset = self._file.seek(0, 2)
-        self._file.write(x.float().cpu().contiguous().numpy().tobytes())
+        data = x.float().cpu().contiguous().numpy().tobytes()
+        with using_scratch():
+            offset = self._file.seek(0, 2)
+            self._file.write(data)
+            self._file.flush()
         return offset, tuple(x.shape)
 
     def _read(self, place: Place) -> Tensor:

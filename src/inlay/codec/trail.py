@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import BinaryIO
 from inlay.codec.whole import VideoEncoder
 from inlay.container import part_of
 from inlay.errors import UsageError
-from inlay.files import open_part, write_atomic, writing
+from inlay.files import SOURCE, open_part, write_atomic, writing
 from inlay.video.frames import Video
 
 ROW_STEP = 4  # rows from one that is looked at to the next: other videos differ there, at a quarter of the price
@@ -27,7 +28,7 @@ DIGEST_BYTES = 16
 
 def trail_of(path: str | PathLike[str]) -> Path:
     """The file beside the part of a token file."""
-    return Path(f"{part_of(path)}.source")
+    return Path(f"{part_of(path)}{SOURCE}")
 
 
 class Trail:
@@ -90,7 +91,8 @@ class Trail:
     def close(self) -> None:
         """Stop; the file goes where there is no part any more that it tells of."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # a full disk: the line of a chunk that was not written either
+                self._file.close()
         if not self.path.with_suffix("").exists():
             self.path.unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ import io
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -57,8 +58,8 @@ class TokenWriter:
             writer.append(tokens)
 
     The bytes go to `clip.inlay.part` and take the final name when the block ends well; if it does not, nothing stays,
-    or with `keep_part` what was done so far stays there, as a sound token file. A process that is killed leaves it
-    without its index. With `resume`, what `unfinished` found, a writer goes on from there.
+    or with `keep_part` what was done so far stays there, as a sound token file. A process that is killed, or a disk
+    that is full, leaves it without its index. With `resume`, what `unfinished` found, a writer goes on from there.
     `info.frames` is not needed: the frames are counted. A seekable binary file may stand for the path.
 
     Args:
@@ -85,7 +86,7 @@ class TokenWriter:
         self._pack = pack
         self._packing: deque[tuple[int, Future[tuple[ChunkHead, bytes]]]] = deque()  # bytes of values, their chunk
         self._planned: FileHeader | None = None  # what later chunks must agree with
-        self._times = self._done = False
+        self._times = self._done = self._torn = False
         self._path = Path(path) if isinstance(path, str | PathLike) else None
         if self._path is not None and resume is not None:
             self._file = self._take_up(self._path, resume, force=force)
@@ -101,7 +102,7 @@ class TokenWriter:
     ) -> None:
         if kind is None:
             self.close()
-        elif self._keep_part and self._entries:
+        elif self._keeps:
             self.suspend()
         else:
             self.abandon()
@@ -110,12 +111,15 @@ class TokenWriter:
         """Add the chunks of `tokens` at the end."""
         if self._done:
             raise UsageError("the token file is closed; append before the block ends")
+        before = len(self._entries)
         try:
             for part in tokens.chunks():
                 self._append(part)
             self._take_packed(most=WAITING_BYTES)
             self._file.flush()  # what is done must outlive a process that is killed
         except OSError as error:
+            del self._entries[before:]  # they may be half on the disk
+            self._torn = True
             raise self._write_error(error) from error
 
     def close(self) -> None:
@@ -130,7 +134,10 @@ class TokenWriter:
                 part_of(self._path).replace(self._path)
             self._done = True
         except OSError as error:
-            raise self._write_error(error) from error
+            problem = self._write_error(error)
+            if self._keeps:
+                self._release()
+            raise problem from error
         finally:
             self.abandon()
 
@@ -139,23 +146,35 @@ class TokenWriter:
         if self._path is None or self._done:
             return
         try:
-            self._take_packed(most=None)
-            self._finish()
-            self._done = True
+            if not self._torn:
+                self._take_packed(most=None)
+                self._finish()
         except OSError as error:
             raise self._write_error(error) from error
         finally:
-            self._file.close()
+            self._release()
 
     def abandon(self) -> None:
         """Stop without a file; harmless after `close`."""
+        gone = self._path is not None and not self._done
+        self._release()
+        if self._path is not None and gone:
+            part_of(self._path).unlink(missing_ok=True)
+
+    def _release(self) -> None:
+        """Stop, and leave the part as it is."""
         for _, future in self._packing:
             future.cancel()
         self._packing.clear()
-        if self._path is not None and not self._done:
-            self._file.close()
-            part_of(self._path).unlink(missing_ok=True)
+        if self._path is not None:
+            with suppress(OSError):  # a full disk: what still waits to be written cannot be
+                self._file.close()
         self._done = True
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether the part stays if the file cannot be completed."""
+        return self._keep_part and bool(self._entries)
 
     @property
     def ready(self) -> bool:
@@ -190,8 +209,9 @@ class TokenWriter:
         if self.header is None:
             self.header = header
             self._write(header.pack())
-        self._entries.append(Entry.of(head, self._at))
+        entry = Entry.of(head, self._at)
         self._write(data)
+        self._entries.append(entry)
 
     def _make_header(self, part: Tokens) -> FileHeader:
         _, rows, columns = part.mask.shape
@@ -255,9 +275,8 @@ class TokenWriter:
         self._file.flush()
 
     def _write_error(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"cannot write {self._path or 'the token file'}: {error.strerror or error}; nothing was kept"
-        )
+        lost = "" if self._keeps else "; nothing was kept"
+        return OutputError(f"cannot write {self._path or 'the token file'}: {error.strerror or error}{lost}")
 
 
 def _succeeded(future: Future[tuple[ChunkHead, bytes]]) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import tempfile
 import warnings
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from inlay.errors import ConfigError, InlayError, UsageError, pick, require
 from inlay.export.parts import PARTS, Part, Shape, build
+from inlay.files import writing
 from inlay.kernels.switch import at_level
 from inlay.tokenizer import Tokenizer
 
@@ -58,7 +60,7 @@ def export(tokenizer: Tokenizer, folder: Path, config: ExportConfig, *, force: b
 
 def write_checked(part: Part, path: Path, form: str) -> dict[str, Any]:
     """A file that gives another answer than PyTorch, or was never finished, does not come to stand at `path`."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder:
+    with writing(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder:
         fresh = Path(folder) / path.name
         answer = FORMATS[form](part, fresh)
         with at_level("0"):  # the graph is that of the plain form
@@ -87,7 +89,9 @@ def to_onnx(part: Part, path: Path) -> Tensor:
 def to_program(part: Part, path: Path) -> Tensor:
     with torch.no_grad(), hushed():
         program = torch.export.export(part.module, tuple(part.inputs.values()), strict=False)
-        torch.export.save(program, path)
+        buffer = io.BytesIO()  # torch's own writer takes the process down where a disk is full
+        torch.export.save(program, buffer)
+        path.write_bytes(buffer.getbuffer())
         return torch.export.load(path).module()(*part.inputs.values())
 
 

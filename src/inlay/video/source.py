@@ -6,15 +6,14 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from inlay.errors import MissingError, UsageError, VideoError
-from inlay.files import kind_of
+from inlay.files import kind_of, too_long, using_scratch
 from inlay.video.promise import needs_seeking, promised_bytes
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ ADDRESS = re.compile(r"(https?|rtsps?|rtmps?|rtp|udp|tcp|srt)://", re.IGNORECASE
 NETWORK = "http,https,httpproxy,tls,tcp,udp,rtp,rtsp,rtmp,rtmps,srt,crypto"  # an address never leads to a local file
 PATIENCE_SECONDS = 20.0  # without a byte from an address
 
+SPOOL_BYTES = 1 << 20  # at a time, of a pipe that is put on disk
 HEAD_BYTES = 1 << 16  # enough to see the first boxes of an mp4, whose order tells whether a pipe can be decoded
 
 
@@ -167,6 +167,8 @@ class Input:
 
     def _take_path(self, path: Path) -> None:
         try:
+            if too_long(path):
+                raise VideoError(f"{self.name}: the name is too long for a file; give a shorter one")
             if not path.exists():
                 raise VideoError(f"{self.name}: there is no such file")
             if (kind := kind_of(path)) is not None:  # opening a pipe could wait for ever
@@ -205,9 +207,15 @@ class Input:
 
     def _spool(self, head: bytes, stream: BinaryIO) -> SeekableTap:
         # an mp4 whose table of contents comes last cannot be decoded from a pipe; disk keeps the memory bounded
-        spool = self._closing.enter_context(tempfile.TemporaryFile(prefix="inlay-"))  # noqa: SIM115
-        spool.write(head)
-        shutil.copyfileobj(stream, spool, 1 << 20)
+        with using_scratch():
+            spool = tempfile.TemporaryFile(prefix="inlay-")  # noqa: SIM115
+        self._closing.callback(_close, spool)
+        data = head
+        while data:
+            with using_scratch():
+                spool.write(data)
+                spool.flush()
+            data = stream.read(SPOOL_BYTES)
         spool.seek(0)
         return SeekableTap(spool)
 
@@ -233,6 +241,11 @@ def _plain_address(source: str) -> str:
     """With its scheme in small letters, as FFmpeg knows it."""
     scheme, mark, rest = source.partition("://")
     return scheme.lower() + mark + rest
+
+
+def _close(spool: Any) -> None:
+    with suppress(OSError):  # a full disk: nobody asks for what still waits to be written
+        spool.close()
 
 
 def _read_fully(stream: Any, size: int) -> bytes:

@@ -114,7 +114,8 @@ class VideoWriter:
         except (pyav().FFmpegError, OSError, ValueError) as error:
             self.abandon()
             kind = OutputError if isinstance(error, OSError) else VideoError  # the place, or the pictures
-            raise kind(f"{self.path}: cannot be {done}: {reason(error)}") from error
+            place = "standard output" if self.path == STDOUT else self.path
+            raise kind(f"{place}: cannot be {done}: {reason(error)}") from error
 
     def _add_stream(self) -> VideoStream:
         how = self._coding

@@ -116,4 +116,5 @@ def _places(sources: list[str], out_dir: str | None) -> tuple[many.Inputs, dict[
         return inputs, many.targets(inputs, out_dir, f"{many.DECODED}.mp4")
     (source,), out = many.one_output(sources, tuple(CONTAINERS))
     inputs = many.token_files([source])
-    return inputs, {inputs.items[0]: out or paths.beside(source, f"{many.DECODED}.mp4")}
+    target = paths.beside(source, f"{many.DECODED}.mp4") if out is None else out
+    return inputs, {inputs.items[0]: target}

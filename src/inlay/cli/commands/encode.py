@@ -16,7 +16,7 @@ import typer
 from inlay.cli import many, options, paths
 from inlay.cli.screen import Screen
 from inlay.errors import UsageError
-from inlay.files import made_folder
+from inlay.files import check_length, made_folder
 from inlay.scale.layout import known
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def encode(
 
     def work(item: many.Input, screen: Screen) -> many.Result:
         target = target_of[item]
+        check_length(target)
         with nullcontext() if out_dir is None else made_folder(Path(target).parent):
             if resume and inputs.many and Path(target).is_file():
                 return _result(target, {"input": item.source, "skipped": True}, ("skipped", "was there already"))
@@ -92,7 +93,7 @@ def _places(
     instead = f", or make a data set of it: inlay tokenize {shlex.quote(sources[0])} OUT"
     (source,), out = many.one_output(sources, (paths.TOKEN_SUFFIX,), instead=instead)
     paths.input_video(source)
-    target = out or paths.beside(source, paths.TOKEN_SUFFIX)
+    target = paths.beside(source, paths.TOKEN_SUFFIX) if out is None else out
     if target == paths.STREAM:
         raise UsageError("a token file is completed at its end and cannot be a stream; give the name of a file")
     _check(source, target, curve, force=force)

@@ -68,11 +68,13 @@ def view(
     """
     taus = list(tau or ())
     is_tokens = Path(source).suffix == paths.TOKEN_SUFFIX
-    film: str | None = out or paths.beside(source, ".view.mp4")
+    film: str | None = paths.beside(source, ".view.mp4") if out is None else out
     if Path(film or "").suffix.lower() == PICTURE:
         if sheet is not None or curve is not None:
             raise UsageError(f"{out}: is a sheet of masks, without a film; --sheet and --curve go beside a film")
         film, sheet = None, out
+    if is_tokens:
+        _check_settings(tau=taus, criterion=criterion, reference=reference, mode=mode, size=size, original=original)
     _check(source, film, curve, sheet, original, taus, is_tokens=is_tokens, force=force)
 
     from inlay.codec import EncodeConfig
@@ -171,6 +173,18 @@ def _sheet(
     return write_sheet(clip, sheet, model.load(), config, taus, title=Path(source).name)
 
 
+def _check_settings(*, size: str, original: str | None, **chosen: object) -> None:
+    """A token file was made with settings of its own, and is of one size."""
+    usual = {"tau": [], "criterion": "latent-l1", "reference": "last-kept", "mode": "auto"}
+    given = [name for name, value in chosen.items() if value != usual[name]]
+    if given:
+        raise UsageError("a token file is shown as it was made; leave this out, or give the video", about=tuple(given))
+    if size != "keep" and original is None:
+        raise UsageError(
+            "a token file has its own size; leave this out, or give the original too", about=("size", "original")
+        )
+
+
 def _check(
     source: str, film: str | None, curve: str | None, sheet: str | None, original: str | None, taus: list[float],
     *, is_tokens: bool, force: bool,
@@ -188,6 +202,7 @@ def _check(
         raise UsageError(f"a film has one tau, got {len(taus)}; for a sheet of masks give --sheet or a name in .png")
     if film is not None and sheet is not None and source == paths.STREAM:
         raise UsageError("standard input can be read once; draw the film or the sheet, or give a file")
+    paths.check_distinct(film, curve, sheet)
     inputs = (source,) if original is None else (source, paths.input_video(original))
     for name, path in (("curve", curve), ("sheet", sheet)):
         if path is not None:
