@@ -7,7 +7,7 @@ import importlib
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ import torch
 from inlay.video.frames import Video
 
 ROOT = Path(__file__).parent.parent
+Run = Callable[..., tuple[int, str, str]]  # what the fixture `run` gives
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,6 +55,19 @@ def random_state() -> Iterator[None]:
     random.setstate(python)
     np.random.set_state(legacy)  # noqa: NPY002
     torch.set_rng_state(state)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command in this process: its exit code, standard output and standard error."""
+    from inlay.cli.main import main  # tests of kernels run where there is no command line
+
+    def call(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return (code, *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -49,17 +49,6 @@ def tokens(made: Path) -> str:
     return str(made / "clip.inlay")
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def run(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(w) for w in words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
 def listing(folder: Path) -> set[str]:
     return {p.name for p in folder.iterdir()}
 

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,13 +24,12 @@ from inlay.errors import OutputError, UsageError
 from inlay.export import Part, files
 from inlay.video import write_video
 from inlay.video.source import Input
-from tests.conftest import moving_square
+from tests.conftest import Run, moving_square
 
 CANNOT_WRITE = OutputError.exit_code
 MODEL = ["--backbone", "mini-untrained", "--device", "cpu"]
 SHORT = ["--chunk", "9", "--key-every", "0.4", "--tau", "0.1", *MODEL]
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
-Run = Callable[..., tuple[int, str]]
 
 
 @contextmanager
@@ -43,16 +42,6 @@ def at_most(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        return code, capsys.readouterr().err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +58,7 @@ def names(folder: Path) -> list[str]:
 
 def test_an_encode_without_room_for_a_chunk_leaves_nothing(run: Run, clip: Path, tmp_path: Path) -> None:
     with at_most(1000):
-        code, err = run("encode", clip, tmp_path / "x.inlay", *SHORT)
+        code, _, err = run("encode", clip, tmp_path / "x.inlay", *SHORT)
     assert code == CANNOT_WRITE, err
     assert f"cannot write {tmp_path / 'x.inlay'}: File too large; nothing was kept" in err and err.count("\n") == 1
     assert names(tmp_path) == []
@@ -83,7 +72,7 @@ def test_an_encode_with_room_for_some_keeps_them_and_goes_on(run: Run, clip: Pat
     for room in (len(whole) * 3 // 4, len(whole) - 1):  # inside a chunk, and inside the index
         out = tmp_path / "x.inlay"
         with at_most(room):
-            code, err = run("encode", clip, out, *SHORT)
+            code, _, err = run("encode", clip, out, *SHORT)
         assert code == CANNOT_WRITE, err
         assert f"what was done is in {out}.part; give --resume to go on" in err and "nothing was kept" not in err
         assert f"cannot write {out}: File too large" in err.splitlines()[-1]
@@ -102,7 +91,7 @@ def test_an_encode_with_room_for_some_keeps_them_and_goes_on(run: Run, clip: Pat
 
 def test_a_budget_of_the_whole_video_names_the_temporary_folder(run: Run, clip: Path, tmp_path: Path) -> None:
     with at_most(1000):
-        code, err = run("encode", clip, tmp_path / "x.inlay", "--keep", 0.3, *MODEL)
+        code, _, err = run("encode", clip, tmp_path / "x.inlay", "--keep", 0.3, *MODEL)
     assert code == CANNOT_WRITE and f"the temporary folder {tempfile.gettempdir()}: cannot be written" in err, err
     assert "TMPDIR" in err and err.count("\n") == 1 and names(tmp_path) == []
 

@@ -4,29 +4,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from inlay.cli.main import main
 from inlay.video import read_video, write_video
-from tests.conftest import moving_square
+from tests.conftest import Run, moving_square
 
 MODEL = ["--backbone", "mini-untrained", "--device", "cpu"]
 TAU = ["--tau", "0.05", *MODEL]
 HOLD = ["--fill", "hold", "--device", "cpu"]
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(w) for w in words])
-        return (code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture(scope="module")

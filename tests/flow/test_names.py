@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,26 +15,15 @@ from inlay.cli.main import main
 from inlay.errors import OutputError, TokenFileError, UsageError, VideoError
 from inlay.files import part_beside, too_long
 from inlay.video import read_video, write_video
-from tests.conftest import moving_square
+from tests.conftest import Run, moving_square
 
 MODEL = ["--backbone", "mini-untrained", "--device", "cpu"]
 NO_MODEL = ["--backbone", "no-such-backbone"]  # would end with code 2 and this name, if it were looked for
 HOLD = ["--fill", "hold", "--device", "cpu"]
 INLAY = [sys.executable, "-m", "inlay"]
 TOO_LONG = "a" * 300
-Run = Callable[..., tuple[int, str, str]]
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="names and descriptors of other systems")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        return (code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture(scope="module")

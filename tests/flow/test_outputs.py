@@ -14,22 +14,11 @@ from inlay.cli.main import main
 from inlay.errors import OutputError
 from inlay.files import atomic, made_folder, write_atomic
 from inlay.video import write_video
-from tests.conftest import moving_square
+from tests.conftest import Run, moving_square
 
 CANNOT_WRITE = OutputError.exit_code
 MODEL = ["--backbone", "mini-untrained", "--device", "cpu"]
 NO_MODEL = ["--backbone", "no-such-backbone"]  # would end with code 2 and this name, if it were looked for
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        return code, capsys.readouterr().err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +83,7 @@ def test_what_is_no_file_is_never_replaced(
     name, line = words[command]
     path, kind = odd(name)
     before = kinds(tmp_path)
-    code, err = run(*line(path), "--force", *NO_MODEL)
+    code, _, err = run(*line(path), "--force", *NO_MODEL)
     assert code == CANNOT_WRITE, err
     assert kind in err and err.count("\n") == 1
     assert kinds(tmp_path) == before
@@ -102,7 +91,7 @@ def test_what_is_no_file_is_never_replaced(
 
 def test_devices_themselves_stay(run: Run, clip: Path) -> None:
     before = os.lstat("/dev/null")
-    code, err = run("encode", clip, "/dev/null", "--force", *MODEL, "--tau", 1)
+    code, _, err = run("encode", clip, "/dev/null", "--force", *MODEL, "--tau", 1)
     assert code == 2 and ".inlay" in err, "the suffix does not fit"
     with pytest.raises(OutputError, match="a device"), atomic("/dev/null") as part:
         part.write_bytes(b"x")
@@ -116,14 +105,14 @@ def test_nothing_is_written_through_a_linked_part(run: Run, clip: Path, tmp_path
     mine.write_text("mine")
     (tmp_path / "x.inlay.part").symlink_to(mine)
     for more in ([], ["--force"], ["--resume"]):
-        code, err = run("encode", clip, tmp_path / "x.inlay", *more, *NO_MODEL)
+        code, _, err = run("encode", clip, tmp_path / "x.inlay", *more, *NO_MODEL)
         assert code == CANNOT_WRITE and "a link" in err, err
     assert mine.read_text() == "mine"
 
 
 def test_tokens_are_not_written_under_a_videos_name(run: Run, clip: Path, tmp_path: Path) -> None:
     for name in ("b.mp4", "b", "b.inlay.txt"):
-        code, err = run("encode", clip, tmp_path / name, *NO_MODEL)
+        code, _, err = run("encode", clip, tmp_path / name, *NO_MODEL)
         assert code == 2 and ".inlay" in err, err
     assert run("bench", "--out", tmp_path / "record.mp4", *NO_MODEL)[0] == 2
     assert not list(tmp_path.iterdir())
@@ -139,7 +128,7 @@ def test_a_folder_that_is_not_there_has_one_code(run: Run, clip: Path, tokens: P
         "calibrate": ["calibrate", clip, "--out", gone / "x.json"],
         "bench": ["bench", "--out", gone / "x.json"],
     }[command]
-    code, err = run(*words, *NO_MODEL)
+    code, _, err = run(*words, *NO_MODEL)
     assert code == CANNOT_WRITE and "does not exist; make it first" in err
 
 
@@ -151,7 +140,7 @@ def test_a_full_disk_has_the_same_code(run: Run, clip: Path, tmp_path: Path, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writer.TokenWriter, "_write", full)
-    code, err = run("encode", clip, tmp_path / "x.inlay", "--tau", 0.1, *MODEL)
+    code, _, err = run("encode", clip, tmp_path / "x.inlay", "--tau", 0.1, *MODEL)
     assert code == CANNOT_WRITE and "No space left" in err
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OutputError, match="No space left"):
@@ -183,7 +172,7 @@ def test_what_fails_leaves_no_folder(run: Run, clip: Path, tmp_path: Path, words
         line = ["eval", clip, "--out", out, *words[1:]]
     else:
         line = [*words, "--out", out, *(["--data-davis", clip] if words[0] == "study" else [])]
-    code, err = run(*line)
+    code, _, err = run(*line)
     assert code in (2, 5), err
     assert not (tmp_path / "new").exists()
 

@@ -253,7 +253,7 @@ def test_times_travel_through_streams(tiny_tokenizer: Tokenizer) -> None:
 def test_modes_and_chunks_are_checked(tiny_tokenizer: Tokenizer) -> None:
     with pytest.raises(ConfigError, match="34 is none of these, 37 is"):
         Encoder(tiny_tokenizer, EncodeConfig(chunk_frames=34), tau=TAU)
-    with pytest.raises(ConfigError, match="key_seconds is a time in seconds between key chunks.*got -1"):
+    with pytest.raises(ConfigError, match=r"key_seconds is a time in seconds between key chunks.*got -1"):
         EncodeConfig(key_seconds=-1)
     with pytest.raises(ConfigError, match="whole video"):
         Encoder(tiny_tokenizer, budget=Budget(tokens=5))

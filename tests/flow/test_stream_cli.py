@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,17 +37,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["encode", str(folder / "clip.mp4"), "--tau", "0.3", "--key-every", "2", "--no-cuts", "--quiet", *MODEL]
     assert main(words) == 0
     return folder
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def run(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(w) for w in words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def encode(run, source: object, out: object, *words: object) -> dict:
