@@ -122,6 +122,15 @@ def check_number(
         raise ConfigError(f"{name} is {wanted}; got {shown}", about=name)
 
 
+def check_kind(value: object, kind: type | tuple[type, ...], wanted: str) -> None:
+    """Refuse what is of another class than `wanted` tells.
+
+    >>> check_kind("clip.mp4", str, "a reader takes a path")
+    """
+    if not isinstance(value, kind):
+        raise UsageError(f"{wanted}; got {type(value).__name__}")
+
+
 def require(module: str, *, extra: str = "") -> ModuleType:
     """Import a package that not every machine has, or say what to install: the extra that brings it, or itself."""
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 from os import PathLike
@@ -28,7 +27,7 @@ from inlay.codec.decoder import Decoder, LatentDecoder, cropped
 from inlay.codec.parts import Parts
 from inlay.codec.whole import VideoEncoder, encode_videos
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError, UsageError
+from inlay.errors import ConfigError, UsageError, check_kind
 from inlay.fill import Filler
 from inlay.masking import Budget, Profile
 from inlay.types import VideoInfo, check_shape, frame_rate
@@ -253,7 +252,7 @@ class Tokenizer(Parts):
 
     def _encode_one(self, read: Read, source: Source, config: EncodeConfig, budget: Budget) -> Tokens:
         encoder = VideoEncoder(self, config, budget=budget, original=lambda: read(source))
-        return Tokens.join(list(encoder.encode(read(source))))
+        return Tokens.join(encoder.encode(read(source)))
 
     def _encode_list(self, read: Read, sources: Sequence[Source], config: EncodeConfig, budget: Budget) -> list[Tokens]:
         parts: list[list[Tokens]] = [[] for _ in sources]
@@ -271,8 +270,7 @@ class Tokenizer(Parts):
         Args:
             fill: "hold", "linear", or a LIT at hand; the tokenizer's default otherwise.
         """
-        if not isinstance(tokens, Tokens):
-            raise UsageError(f"fill takes Tokens, as encode and inlay.open return them; got {type(tokens).__name__}")
+        check_kind(tokens, Tokens, "fill takes Tokens, as encode and inlay.open return them")
         self.check(tokens.recipe, tokens.channels)
         decoder = LatentDecoder(self.filler, fill=fill)
         return torch.cat([decoder.push(chunk) for chunk in tokens.chunks()], dim=2)
@@ -282,29 +280,28 @@ class Tokenizer(Parts):
         tokens: Tokens | Tensor,
         *,
         fill: str | None = None,
-        fps: float | Fraction = 24,
+        fps: float | Fraction | None = None,
         size: tuple[int, int] | None = None,
     ) -> Video:
         """The video of tokens, or of latents [1, C, T, H, W] that a generator made.
 
         Args:
             fill: how the dropped cells of tokens come back.
-            fps: the frame rate of latents; tokens know theirs.
+            fps: the frame rate of latents, 24 by default; tokens know theirs.
             size: (height, width) to crop the video of latents to; tokens know theirs.
         """
         if isinstance(tokens, Tokens):
+            if fps is not None or size is not None:
+                raise UsageError("tokens know their frame rate and size; fps and size are those of latents")
             return join_videos(list(self.decode_chunks(tokens.chunks(), fill=fill)))
-        if not isinstance(tokens, Tensor):
-            raise UsageError(
-                f"decode takes Tokens (inlay.open reads a file), or latents as a tensor; got {type(tokens).__name__}"
-            )
+        check_kind(tokens, Tensor, "decode takes Tokens (inlay.open reads a file), or latents as a tensor")
         check_latents(tokens, self.spec)
         if len(tokens) != 1:
             raise UsageError(f"decode takes latents of one video, [1, C, T, H, W]; got {len(tokens)} of them")
         check_shape(bool(tokens.isfinite().all()), "latents hold numbers that are not finite; look at what made them")
         if fill is not None:
             raise UsageError("latents are whole, and a fill is for tokens; give one of the two")
-        rate = frame_rate(fps)
+        rate = frame_rate(24 if fps is None else fps)
         x_CTHW = self.decode_latents(tokens.to(self.device, self.dtype))[0]
         height, width = _cropping(size, *x_CTHW.shape[2:])
         return cropped(x_CTHW, VideoInfo(width=width, height=height, fps=rate, frames=x_CTHW.shape[1]))
@@ -312,16 +309,6 @@ class Tokenizer(Parts):
     def decode_chunks(self, chunks: Iterable[Tokens], *, fill: str | None = None) -> Iterator[Video]:
         """One `Video` for each chunk, with memory for one at a time."""
         return Decoder(self, fill=fill).decode(chunks)
-
-    @contextmanager
-    def defaulting_to(self, fill: str) -> Iterator[None]:
-        """Another default fill inside the block."""
-        self.filler.find(fill)
-        before, self.filler.default = self.filler.default, fill
-        try:
-            yield
-        finally:
-            self.filler.default = before
 
 
 def _pieces(source: Source, *, size: str, axes: AxisOrder, fps: Fraction) -> Iterator[Video]:

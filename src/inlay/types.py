@@ -37,16 +37,21 @@ def check_shape(ok: bool, message: str) -> None:
         raise ShapeError(message)
 
 
-def frame_rate(fps: float | Fraction) -> Fraction:
-    """Frames a second as a fraction, of a float the one it is near.
+def as_fraction(fps: float | Fraction) -> Fraction:
+    """Frames a second as a fraction, of a float the one it is near; 0 for what is no number.
 
-    >>> frame_rate(29.97), frame_rate(30_000 / 1001)
+    >>> as_fraction(29.97), as_fraction(30_000 / 1001)
     (Fraction(2997, 100), Fraction(30000, 1001))
     """
     try:
-        rate = fps if isinstance(fps, Fraction) else Fraction(float(fps)).limit_denominator(100_000)
+        return fps if isinstance(fps, Fraction) else Fraction(float(fps)).limit_denominator(100_000)
     except (TypeError, ValueError, OverflowError):
-        rate = Fraction(0)
+        return Fraction(0)
+
+
+def frame_rate(fps: float | Fraction) -> Fraction:
+    """The same, refused where no token file may have it."""
+    rate = as_fraction(fps)
     if not SLOWEST <= rate <= FASTEST:
         raise ConfigError(f"fps is from {SLOWEST} to {FASTEST} frames a second; got {fps!r}", about="fps")
     return rate
@@ -64,6 +69,7 @@ class VideoInfo:
     def __post_init__(self) -> None:
         for name in ("width", "height", "frames"):
             check_shape(getattr(self, name) >= 1, f"{name} must be at least 1; got {getattr(self, name)}")
+        object.__setattr__(self, "fps", as_fraction(self.fps))
         check_shape(self.fps > 0, f"fps must be positive; got {self.fps}")
 
 

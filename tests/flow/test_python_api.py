@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from itertools import permutations
 from pathlib import Path
@@ -46,7 +47,7 @@ WRONG = [
     (torch.zeros(5, 8, 8, dtype=torch.uint8), "THWC", "T, H, W, C"),
     (torch.zeros(1, 5, 8, 8, 3, dtype=torch.uint8), "THWC", "frames of one video"),
     (torch.zeros(5, 8, 8, 4, dtype=torch.uint8), "THWC", "3"),
-    (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "THWC", "3"),  # TCHW, and not said so
+    (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "THWC", "3 colours, and not 8; axes names another"),  # TCHW, unsaid
     (torch.zeros(0, 8, 8, 3, dtype=torch.uint8), "THWC", "at least one frame"),
     (torch.zeros(5, 8, 8, 3, dtype=torch.int64), "THWC", "uint8, or floating point"),
     (torch.zeros(5, 8, 8, 3, dtype=torch.bool), "THWC", "uint8, or floating point"),
@@ -228,16 +229,6 @@ def test_lits_of_a_folder_are_those_of_its_backbone(tmp_path: Path) -> None:
     assert Filler.load([tmp_path, other], "mini", "c" * 16).default == "lit", "the first folder has one for others"
 
 
-def test_a_default_fill_inside_a_block(tiny_tokenizer: Tokenizer) -> None:
-    tokens = tiny_tokenizer.encode(moving_square(33, 16, 16), tau=0.5)
-    with tiny_tokenizer.defaulting_to("linear"):
-        assert torch.equal(tiny_tokenizer.fill(tokens), tiny_tokenizer.fill(tokens, fill="linear"))
-        assert tiny_tokenizer.encode(moving_square(5, 16, 16)).recipe.fill == "linear"
-    assert tiny_tokenizer.filler.default == "hold"
-    with pytest.raises(UsageError, match="did you mean 'linear'"), tiny_tokenizer.defaulting_to("linea"):
-        pass
-
-
 # --- what things are called and how they print ------------------------------------------------------------------------
 
 
@@ -258,12 +249,18 @@ def test_things_print_what_they_are(tiny_tokenizer: Tokenizer, tmp_path: Path) -
     assert repr(tiny_tokenizer) == (
         "Tokenizer(mini-untrained, 16 channels, 4x8x8, tau 0.1, fills hold, linear; float32 on cpu)"
     )
+    assert re.fullmatch(r"Profile\(mini-untrained, weights \w+, tau 0\.1; .+\)", repr(tiny_tokenizer.profile))
+    assert len(repr(tiny_tokenizer.spec)) < 300, "a spec does not print the numbers of each channel"
     video = moving_square(33, 16, 24)
     assert repr(video) == "Video(uint8[33, 16, 24, 3], fps=24)"
     tokens = tiny_tokenizer.encode(video, tau=0.3)
     text = repr(tokens)
     assert f"{len(tokens):,} of 54 cells" in text and "mode stateful" in text and "33 frames 24x16" in text
     tokens.save(tmp_path / "a.inlay")
+    assert repr(Encoder(tiny_tokenizer)) == (
+        "Encoder(mini-untrained, tau 0.1, mode stateful, chunks of 33 frames, streams 1)"
+    )
+    assert repr(inlay.StreamDecoder(tiny_tokenizer, streams=2)) == "Decoder(mini-untrained, fill hold, streams 2)"
     assert repr(inlay.scale.TokenDataset(tmp_path)) == "TokenDataset(1 videos; sparse)"
     assert repr(inlay.scale.TokenStream(tmp_path, mode="dense")) == "TokenStream(1 videos; dense)"
 
@@ -309,7 +306,7 @@ def test_what_is_no_video_is_refused(tiny_tokenizer: Tokenizer, source: object) 
 
 
 def test_decode_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
-    z = torch.zeros(1, 16, 1, 1, 1)
+    z, tokens = torch.zeros(1, 16, 1, 1, 1), tiny_tokenizer.encode(still(1, 8, 8), tau=0.3)
     for wrong, says in (
         (lambda: tiny_tokenizer.decode(z.numpy()), "decode takes Tokens"),
         (lambda: tiny_tokenizer.decode("clip.inlay"), "inlay.open reads a file"),
@@ -319,17 +316,51 @@ def test_decode_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
         (lambda: tiny_tokenizer.decode(z, size=64), "size is"),
         (lambda: tiny_tokenizer.decode(z, size=(9, 8)), "to crop 8 x 8 pixels to"),
         (lambda: tiny_tokenizer.decode(z, fps=float("nan")), "fps is from"),
-        (lambda: inlay.pack.pack(tiny_tokenizer.encode(still(1, 8, 8), tau=0.3)), "a batch is a list of clips"),
+        (lambda: tiny_tokenizer.decode(tokens, size=(8, 8)), "tokens know their frame rate and size"),
+        (lambda: tiny_tokenizer.decode(tokens, fps=12), "tokens know their frame rate and size"),
+        (lambda: inlay.pack.pack(tokens), "a batch is a list of clips"),
+        (lambda: inlay.pack.pack([still(1, 8, 8)]), "each of them Tokens; got Video"),
+        (lambda: inlay.pack.pack_latents([z]), "got list"),
+        (lambda: inlay.pack.pack_latents(z[0]), r"\[B, C, T, H, W\]; got float32\[16, 1, 1, 1\]"),
     ):
         with pytest.raises((UsageError, ShapeError, ConfigError), match=says):
             wrong()
     assert tiny_tokenizer.decode(z, size=(8, 5)).frames.shape == (1, 8, 5, 3)
 
 
+def test_a_stream_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
+    video = moving_square(40, 8, 8)
+    tokens = tiny_tokenizer.encode(video, tau=0.3)
+    encoder, decoder = inlay.StreamEncoder(tiny_tokenizer, tau=0.3), inlay.StreamDecoder(tiny_tokenizer)
+    for wrong, says in (
+        (lambda: inlay.StreamEncoder("mini"), "an encoder takes a Tokenizer; got str"),
+        (lambda: inlay.StreamEncoder(tiny_tokenizer, "clips"), "settings are an EncodeConfig; got str"),
+        (lambda: inlay.StreamEncoder(tiny_tokenizer, streams=0), "streams is a number of videos, 1 or more; got 0"),
+        (lambda: inlay.StreamDecoder("mini"), "a decoder takes a Tokenizer; got str"),
+        (lambda: inlay.StreamDecoder(tiny_tokenizer, streams=0), "streams is a number of videos"),
+        (lambda: encoder.push(video.frames), "frames as a Video; got Tensor"),
+        (lambda: encoder.push("clip.mp4"), "frames as a Video; got str"),
+        (lambda: decoder.push(video), "a chunk at a time; got Video"),
+        (lambda: decoder.push(tokens), r"these tokens are 2; give each of tokens.chunks\(\)"),
+        (lambda: inlay.codec.LatentDecoder(tiny_tokenizer.filler).push(tokens), "these tokens are 2"),
+        (lambda: Tokenizer("mini"), r"Tokenizer.from_pretrained\('mini'\) loads one"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            wrong()
+    made = inlay.Tokens.join(iter(encoder.push(video) + encoder.flush()))  # what was refused left nothing behind
+    assert to_bytes(made) == to_bytes(tokens) and sum(len(decoder.push(chunk)) for chunk in made.chunks()) == 40
+
+
 def test_a_rate_is_the_fraction_it_is_near(tiny_tokenizer: Tokenizer) -> None:
+    frames = moving_square(1, 8, 8).frames
     for fps, rate in ((29.97, Fraction(2997, 100)), (30_000 / 1001, Fraction(30_000, 1001)), (25, Fraction(25))):
-        frames = moving_square(1, 8, 8).frames
-        assert tiny_tokenizer.encode(frames, tau=0.3, fps=fps).info.fps == rate
+        tokens = tiny_tokenizer.encode(frames, tau=0.3, fps=fps)
+        assert tokens.info.fps == rate
+        video = Video(frames=frames, fps=fps)  # type: ignore[arg-type]  # as one writes it by hand
+        assert to_bytes(tiny_tokenizer.encode(video, tau=0.3)) == to_bytes(tokens)
+    for wrong in ("x", float("nan"), 0, None):
+        with pytest.raises(ShapeError, match="the frame rate must be positive"):
+            Video(frames=frames, fps=wrong)  # type: ignore[arg-type]
 
 
 def test_what_is_closed_says_so(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:

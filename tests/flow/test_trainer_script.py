@@ -24,7 +24,7 @@ data = inlay.scale.TokenDataset("tokens", mode="dense", fill="hold")
 print(data)
 denoise = torch.nn.Conv3d(16, 16, 3, padding=1)
 optimiser = torch.optim.AdamW(denoise.parameters())
-for batch in DataLoader(data, batch_size=2, shuffle=True):
+for batch in DataLoader(data, batch_sampler=inlay.pack.ShapeSampler(data.shapes, batch_size=2)):
     z = batch["latents"]
     noise = torch.randn_like(z)
     loss = (denoise(z + noise) - noise).square().mean()
@@ -37,12 +37,12 @@ tokenizer.decode(denoise(torch.randn(1, *z.shape[1:])), fps=24).save("made.mp4")
 
 def test_a_trainer_in_twenty_lines(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
-    for seed in range(3):
-        write_video(moving_square(17, 32, 48, seed=seed), tmp_path / f"videos/{seed}.mp4")
+    for seed, frames in enumerate((17, 9, 17)):  # latents of different lengths cannot be stacked
+        write_video(moving_square(frames, 32, 48, seed=seed), tmp_path / f"videos/{seed}.mp4")
     (tmp_path / "trainer.py").write_text(SCRIPT)
     here = {**os.environ, "PYTHONPATH": str(Path(inlay.__file__).parents[1])}  # this copy, wherever the script lies
     words = [sys.executable, "trainer.py"]
     done = subprocess.run(words, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("TokenDataset(3 videos by mini-untrained") and done.stdout.count("\n") == 1
-    assert read_video(tmp_path / "made.mp4").frames.shape == (17, 32, 48, 3)
+    assert read_video(tmp_path / "made.mp4").frames.shape[1:] == (32, 48, 3)

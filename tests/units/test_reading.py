@@ -352,6 +352,9 @@ def test_what_is_not_a_data_set_is_refused(tmp_path: Path, clips: list[Tokens]) 
     (folder / layout.DATASET).write_text("{}")
     with pytest.raises(TokenFileError, match="damaged"):
         TokenDataset(folder)
+    for wrong in ({"normalise": True}, {"fill": "hold"}, {"dtype": torch.float16}, {"also": lambda record: {}}):
+        with pytest.raises(UsageError, match="give mode='dense' as well"):
+            TokenDataset(folder / layout.SHARDS, **wrong)
     for wrong in ({"mode": "thick"}, {"fill": "glue"}, {"layout": "wan"}, {"damaged": "mend"}):
         with pytest.raises(UsageError, match="choices"):
             TokenDataset(folder / layout.SHARDS, **wrong)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
@@ -25,8 +25,8 @@ class BackboneSpec:
     space_stride: int
     causal: bool  # slot t depends on frames up to its own last one only
     stateful: bool  # the causal state can be carried from chunk to chunk
-    latent_mean: tuple[float, ...]
-    latent_std: tuple[float, ...]
+    latent_mean: tuple[float, ...] = field(repr=False)
+    latent_std: tuple[float, ...] = field(repr=False)
     weight_hash: str
     parameters: int
     licence: str

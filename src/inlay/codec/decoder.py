@@ -17,9 +17,10 @@ from inlay.codec.calls import Row, join_rows
 from inlay.codec.check import check_tokens
 from inlay.codec.config import mode_of
 from inlay.codec.parts import Parts
-from inlay.codec.placing import goes_on, place
+from inlay.codec.placing import check_chunk, goes_on, place
 from inlay.codec.transfer import Transfer
 from inlay.container.tokens import Tokens
+from inlay.errors import check_kind, check_number
 from inlay.fill import Filler
 from inlay.types import VideoInfo
 from inlay.video.frames import Video, resized
@@ -40,6 +41,7 @@ class LatentDecoder:
     @torch.inference_mode()
     def push(self, tokens: Tokens) -> Tensor:
         """[1, C, T, H, W] dense latents of one chunk, filled from the chunks before as well."""
+        check_chunk(tokens)
         self.filler.check(tokens.recipe, self.name)
         past_BCHW = self._held_BCHW if goes_on(tokens, decoded=self._held_BCHW is not None) else None
         z_BCTHW, keep_BTHW, self._held_BCHW, lead = place(self.filler, [tokens], past_BCHW)
@@ -60,9 +62,14 @@ class Decoder:
     """
 
     def __init__(self, parts: Parts, *, fill: str | None = None, streams: int = 1) -> None:
+        check_kind(parts, Parts, "a decoder takes a Tokenizer")
+        check_number("streams", streams, "a number of videos, 1 or more", lambda n: n >= 1, whole=True)
         self.parts, self.fill = parts, fill or parts.filler.default
         parts.filler.find(self.fill)
         self._rows: list[Row | None] = [None] * streams  # state of the network, and what is held for the fill
+
+    def __repr__(self) -> str:
+        return f"Decoder({self.parts.spec.name}, fill {self.fill}, streams {len(self._rows)})"
 
     def reset(self) -> None:
         """Forget everything: the next chunks must be key chunks."""
@@ -112,6 +119,7 @@ class Decoder:
 
     def _kind(self, number: int, tokens: Tokens) -> object:
         """What chunks that go through the networks together have in common."""
+        check_chunk(tokens)
         self.parts.check(tokens.recipe, tokens.channels)
         check_tokens(tokens, self.parts.spec)
         self.parts.filler.check(tokens.recipe, self.fill)

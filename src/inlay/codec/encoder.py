@@ -13,7 +13,7 @@ from inlay.codec.gather import Gathering
 from inlay.codec.latents import LatentEncoder, Round
 from inlay.codec.parts import Parts
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError
+from inlay.errors import ConfigError, check_kind, check_number
 from inlay.masking import Bucket, Budget
 from inlay.types import Recipe
 from inlay.video.frames import Video
@@ -52,6 +52,8 @@ class Encoder:
         batch: int | None = None,
         limits: BatchLimits | None = None,
     ) -> None:
+        check_kind(parts, Parts, "an encoder takes a Tokenizer")
+        check_number("streams", streams, "a number of videos, 1 or more", lambda n: n >= 1, whole=True)
         if tau is not None and budget is not None:
             raise ConfigError("tau is a budget of its own; give one of the two", about=("tau",))
         self.parts = parts
@@ -61,6 +63,11 @@ class Encoder:
         self._choosers = [Chooser(parts, self.config, self.budget) for _ in range(streams)]
         self._waiting: deque[tuple[list[int], Gathering]] = deque()  # tokens on their way from the device
         self._ended: Bucket | None = None
+
+    def __repr__(self) -> str:
+        tau = "found on the way" if self.recipe is None else f"{self.recipe.tau:g}"
+        mode, frames, streams = self.config.mode, self.config.chunk_frames, len(self._choosers)
+        return f"Encoder({self.parts.spec.name}, tau {tau}, mode {mode}, chunks of {frames} frames, streams {streams})"
 
     def reset(self) -> None:
         """Forget everything, caches and frames not yet encoded: other videos begin."""
@@ -138,6 +145,8 @@ class Encoder:
         self._choosers[0].replay(tokens)
 
     def _collect(self, videos: Sequence[Video | None], *, ended: bool, waits: bool = True) -> list[list[Tokens]]:
+        for video in videos:
+            check_kind(video, (Video, type(None)), "an encoder takes frames as a Video")
         done: list[list[Tokens]] = [[] for _ in self._choosers]
         for number, tokens in self.step(videos, ended=[ended] * len(done), waits=waits):
             done[number].append(tokens)

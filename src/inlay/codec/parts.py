@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ from inlay.codec.packing import Packed, keep_cells
 from inlay.codec.transfer import upload
 from inlay.codec.watch import Watch
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError, MissingError, ShapeError
+from inlay.errors import ConfigError, MissingError, ShapeError, UsageError, check_kind
 from inlay.fill import Filler, Lit
 from inlay.kernels import Branch, Replay, compile_halves
 from inlay.masking import Budget, Dial, MaskConfig, Profile
@@ -48,6 +49,10 @@ class Parts:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        if isinstance(backbone, str | PathLike):
+            raise UsageError(
+                f"this takes a backbone that is loaded; Tokenizer.from_pretrained({str(backbone)!r}) loads one"
+            )
         self.backbone = backbone
         self.spec: BackboneSpec = backbone.spec
         self.profile = profile
@@ -98,6 +103,7 @@ class Parts:
     def settle(self, config: EncodeConfig | None, budget: Budget) -> EncodeConfig:
         """Settings with all that they leave open chosen for this backbone and this budget."""
         config = config or EncodeConfig()
+        check_kind(config, EncodeConfig, "settings are an EncodeConfig")
         if config.fill is not None:
             self.filler.check_name(config.fill)
         return config.settle(self.spec, budget, self.profile)

@@ -17,7 +17,7 @@ from torch import Tensor
 from inlay.codec.config import mode_of
 from inlay.codec.transfer import upload
 from inlay.container.tokens import Tokens
-from inlay.errors import UsageError
+from inlay.errors import UsageError, check_kind
 from inlay.fill import Filler, hold
 from inlay.kernels import Replay
 from inlay.masking.thin import completed
@@ -26,12 +26,22 @@ Placed = tuple[Tensor, Tensor, Tensor, int]  # latents, mask, the latent kept la
 COUNT = torch.int64.itemsize
 
 
+def check_chunk(tokens: Tokens) -> None:
+    """Refuse what is not the tokens of one chunk."""
+    check_kind(tokens, Tokens, "a decoder takes Tokens, a chunk at a time")
+    if len(tokens.spans) != 1:
+        raise UsageError(
+            f"a decoder takes a chunk at a time, and these tokens are {len(tokens.spans)}; "
+            "give each of tokens.chunks(), or all to Tokenizer.decode"
+        )
+
+
 def goes_on(tokens: Tokens, *, decoded: bool) -> bool:
     """Whether a chunk goes on from the one before it, which must then have been decoded."""
-    (span,) = tokens.spans
-    if not span.key and not decoded:
+    key = tokens.spans[0].key
+    if not key and not decoded:
         raise UsageError("this chunk goes on from one that was not decoded; begin at a key chunk")
-    return not span.key
+    return not key
 
 
 def place(filler: Filler, chunks: Sequence[Tokens], past_BCHW: Tensor | None) -> Placed:

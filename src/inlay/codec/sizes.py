@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -55,7 +54,7 @@ class Sample:
 class SizedVideo:
     """A video whose latents wait on disk, at one size or several.
 
-    with SizedVideo.of(tokenizer, reader.chunks(), budget=budget) as video:
+    with SizedVideo.of(tokenizer, reader.chunks(), sizes=["1", "1/2"]) as video:
         for tokens in video.solve(budget): ...
     """
 
@@ -92,9 +91,7 @@ class SizedVideo:
     def __enter__(self) -> SizedVideo:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

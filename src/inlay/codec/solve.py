@@ -11,7 +11,6 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -136,9 +135,7 @@ class WholeVideo:
     def __enter__(self) -> WholeVideo:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ def open_tokens(path: Source, *, keep_going: bool = False, large: bool = False) 
         large: take a file that asks for far more memory and time than its size would justify (see FORMAT.md).
     """
     with TokenReader(path, keep_going=keep_going, large=large) as reader:
-        tokens = Tokens.join(list(reader))
+        tokens = Tokens.join(reader)
     for problem in reader.problems:
         logging.getLogger(__name__).warning("%s: %s", reader.name, problem)
     return tokens
@@ -75,9 +74,7 @@ class TokenReader:
     def __enter__(self) -> TokenReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ Legend: C channels, T slots, H W rows and columns of the grid, N kept cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
@@ -107,8 +107,9 @@ class Tokens:
             slot, frame, token = slot + span.slots, frame + span.frames, token + n
 
     @staticmethod
-    def join(parts: list[Tokens]) -> Tokens:
+    def join(chunks: Iterable[Tokens]) -> Tokens:
         """The inverse of `chunks`."""
+        parts = list(chunks)
         check_shape(len(parts) > 0, "there are no chunks to join")
         first = parts[0]
         if len(parts) == 1:

@@ -54,7 +54,7 @@ class TokenWriter:
     """A token file being written.
 
     with TokenWriter("clip.inlay", info=info, recipe=recipe) as writer:
-        for tokens in tokenizer.encode_chunks(chunks):
+        for tokens in encoder.encode(pieces):
             writer.append(tokens)
 
     The bytes go to `clip.inlay.part` and take the final name when the block ends well; if it does not, nothing stays,

@@ -17,7 +17,7 @@ from inlay.masking.steps import OWN, channel_steps, step_size
 MOST = sys.float_info.max
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Profile:
     """Side table of one backbone with one set of weights."""
 
@@ -66,6 +66,9 @@ class Profile:
                 raise ConfigError("a step of a profile needs the gains of its channels", about="step")
 
         self._check_dial()
+
+    def __repr__(self) -> str:
+        return f"Profile({self.backbone}, weights {self.weight_hash}, tau {self.tau:g}; {self.data or 'no data'})"
 
     def _check_dial(self) -> None:
         rows = (self.dial_taus, self.dial_steps, self.dial_bits, self.dial_psnr)

@@ -6,7 +6,7 @@ Legend: N cells of all clips together, C channels, B clips, L cells of the longe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.container.tokens import Tokens, run_lengths
-from inlay.errors import ShapeError, UsageError
+from inlay.errors import ShapeError, UsageError, check_kind
 from inlay.pack.rope import grid_positions
-from inlay.types import describe
+from inlay.types import check_shape, describe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -133,10 +133,13 @@ class Packed:
         return replace(self, **{name: getattr(self, name).pin_memory() for name in self.__dataclass_fields__})
 
 
-def pack(clips: Sequence[Tokens]) -> Packed:
+def pack(clips: Iterable[Tokens]) -> Packed:
     """The tokens of several videos as one batch, in the order given. Serves as a DataLoader's collate_fn."""
     if isinstance(clips, Tokens):
         raise UsageError("a batch is a list of clips; give [tokens]")
+    clips = list(clips)
+    for clip in clips:
+        check_kind(clip, Tokens, "a batch is a list of clips, each of them Tokens")
     channels = {t.channels for t in clips}
     if len(channels) != 1:
         found = ", ".join(map(str, sorted(channels))) or "no clips"
@@ -152,6 +155,8 @@ def pack(clips: Sequence[Tokens]) -> Packed:
 
 def pack_latents(z_BCTHW: Tensor) -> Packed:
     """Dense latents as if every cell were a token: the same model can then read either."""
+    check_kind(z_BCTHW, Tensor, "latents are a tensor [B, C, T, H, W]")
+    check_shape(z_BCTHW.ndim == 5, f"latents are [B, C, T, H, W]; got {describe(z_BCTHW)}")
     B, C, T, H, W = z_BCTHW.shape
     cells, device = T * H * W, z_BCTHW.device
     return Packed(

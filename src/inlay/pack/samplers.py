@@ -117,12 +117,19 @@ class TokenBudgetSampler(PlannedSampler):
 
     Within windows of shuffled clips the largest are placed first, each where it leaves the least space. A clip larger
     than the budget is refused, or with `alone` makes a batch of its own.
+
+    Args:
+        lengths: tokens of each clip.
+        window: clips that are placed together.
+        rank: of `world` ranks, among which batches are shared out.
+        tail: how, so that all ranks make the same number of steps: "split", "drop" or "keep".
     """
 
     def __init__(
-        self, lengths: Sequence[int], *, budget: int, window: int = 1024, alone: bool = False, **options: Any
-    ) -> None:
-        super().__init__(**options)
+        self, lengths: Sequence[int], *, budget: int, window: int = 1024, alone: bool = False,
+        seed: int = 0, rank: int = 0, world: int = 1, shuffle: bool = True, tail: str = "split",
+    ) -> None:  # fmt: skip
+        super().__init__(seed=seed, rank=rank, world=world, shuffle=shuffle, tail=tail)
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.budget, self.window, self.alone = budget, window, alone
         if budget < 1 or window < 1:
@@ -173,10 +180,18 @@ class ShapeSampler(PlannedSampler):
     """Batches of `batch_size` clips that have one shape, as dense latents must to be stacked.
 
     sampler = ShapeSampler(dataset.shapes, batch_size=8, rank=rank, world=world)
+
+    Args:
+        shapes: of each clip: what is equal goes together.
+        rank: of `world` ranks, among which batches are shared out.
+        tail: how, so that all ranks make the same number of steps: "split", "drop" or "keep".
     """
 
-    def __init__(self, shapes: Sequence[Hashable], *, batch_size: int, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, shapes: Sequence[Hashable], *, batch_size: int,
+        seed: int = 0, rank: int = 0, world: int = 1, shuffle: bool = True, tail: str = "split",
+    ) -> None:  # fmt: skip
+        super().__init__(seed=seed, rank=rank, world=world, shuffle=shuffle, tail=tail)
         if batch_size < 1 or not len(shapes):
             raise ConfigError(f"a batch has at least one clip, and there must be some; got {batch_size}, {len(shapes)}")
         self.batch_size = batch_size

@@ -53,7 +53,15 @@ def tokenize(
     caption_column: str | None = None,
     watch: Watcher = lambda progress: None,
 ) -> TokenizeResult:
-    """Tokenise every video of `source` into `out`; begun before, it goes on, and finished before, it does nothing."""
+    """Tokenise every video of `source` into `out`; begun before, it goes on, and finished before, it does nothing.
+
+    Args:
+        source: a folder, list, table, tars or an address, as `inlay tokenize` takes them; `out` a folder or an address.
+        config: how videos are encoded.
+        run: on how many workers, with which engine.
+        path_column: of a table: where the videos stand, if its name does not tell. So is `caption_column`.
+        watch: is told of the progress.
+    """
     source, out = os.fspath(source), os.fspath(out)
     config, run = config or TokenizeConfig(), run or RunConfig()
     start = time.perf_counter()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from inlay.errors import ShapeError
 from inlay.kernels import may_run
-from inlay.types import check_shape, describe
+from inlay.types import as_fraction, check_shape, describe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -39,6 +39,7 @@ class Video:
             f.ndim == 4 and f.shape[-1] == 3 and f.dtype == torch.uint8 and 0 not in f.shape,
             f"a video is uint8 [T, H, W, 3] with at least one frame; got {describe(f)}",
         )
+        object.__setattr__(self, "fps", as_fraction(self.fps))
         check_shape(self.fps > 0, f"the frame rate must be positive; got {self.fps}")
         if self.seconds is not None:
             check_shape(
@@ -154,6 +155,10 @@ def from_array(
     if sorted(axes) != sorted("THWC"):
         raise ShapeError(f"axes names the order of T, H, W and C, such as THWC; got {axes!r}")
     check_shape(x.ndim == 4, f"frames of one video are {', '.join(axes)}; got {describe(x)}")
+    colours = x.shape[axes.index("C")]
+    check_shape(
+        colours == 3, f"frames {axes} have 3 colours, and not {colours}; axes names another order, such as TCHW"
+    )
     x = x.permute(*(axes.index(axis) for axis in "THWC"))
     if x.is_floating_point():
         check_shape(bool(x.isfinite().all()), "frames hold numbers that are not finite; give pixels in [-1, 1]")

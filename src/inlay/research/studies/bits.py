@@ -131,7 +131,7 @@ def _ours(take: Take, point: Point, base: Record) -> tuple[Record, Video | str]:
     except ConfigError:
         take.work.tell(f"{base.clip}: {point.at:g} bits a pixel cannot be granted")
         return replace(base, cells=take.sized.full.cells), f"{point.at:g} bits a pixel cannot be granted"
-    tokens = Tokens.join(list(solved))
+    tokens = Tokens.join(solved)
     chose = time.perf_counter()
     video = take.work.bench.tokenizer.decode(as_stored(tokens))
     granted = {"tau": solved.recipe.tau, "step": solved.recipe.step, "scale": float(SCALES[solved.recipe.scale])}

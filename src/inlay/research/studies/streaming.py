@@ -107,7 +107,7 @@ def long_videos(work: Workspace) -> DataSet:
 def _through(work: Workspace, video: Video, mode: str) -> tuple[Tokens, Video]:
     tokenizer = work.bench.tokenizer
     config = EncodeConfig(mode=mode, key_seconds=0, cuts=False, chunk_frames=len(video) // CHUNKS, precision="fp32")
-    tokens = Tokens.join(list(Encoder(tokenizer, config, tau=work.bench.tau).encode([video])))
+    tokens = Tokens.join(Encoder(tokenizer, config, tau=work.bench.tau).encode([video]))
     return tokens, tokenizer.decode(tokens)
 
 

@@ -30,11 +30,7 @@ DAMAGED = {
 
 
 class TokenSource:
-    """What both readers share: the list of members, how samples are made, and the latent statistics.
-
-    Args:
-        also: adds fields of the user's own to dense samples, such as text embeddings.
-    """
+    """What both readers share: the list of members, how samples are made, and the latent statistics."""
 
     def __init__(
         self,
@@ -50,8 +46,24 @@ class TokenSource:
         damaged: str = "raise",
         also: Callable[[VideoRecord], dict[str, Any]] | None = None,
     ) -> None:
+        """What is read, and what is made of it.
+
+        Args:
+            source: what `inlay tokenize` wrote, shards, loose token files, or several of these.
+            mode: "sparse" gives kept cells, "dense" latents of every cell, which all others but `damaged` are about.
+            fill: how dropped cells come back; "auto" is the fill that the token file names.
+            layout: the dictionary that a trainer expects, one of `LAYOUTS`.
+            weights: a LIT's file or folder, where it did not ship with the backbone.
+            dtype: of the latents; the layout's own by default.
+            device: where the fill runs.
+            normalise: latents less the mean, over the deviation, of the data set.
+            damaged: "raise", or "skip" token files that cannot be read.
+            also: adds fields of the user's own, such as text embeddings.
+        """
         dense = Densifier(fill=fill, layout=layout, weights=weights, dtype=dtype, device=device)
         pick("mode", mode, MODES)
+        if mode == "sparse" and (normalise or also or dense != Densifier()):
+            raise UsageError("kept cells alone are not filled in, laid out or normalised; give mode='dense' as well")
         pick("choice for damaged files", damaged, DAMAGED)
         self.set = list_members(source)
         self.members = self.set.members

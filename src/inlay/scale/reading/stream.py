@@ -8,7 +8,7 @@ at a time and yields the window shuffled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,10 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from inlay.errors import ConfigError, UsageError, pick
+from inlay.scale.layout import VideoRecord
 from inlay.scale.reading.dataset import TokenSource
+from inlay.scale.reading.dense import MAKERS_CHOICE
+from inlay.scale.store import Place
 
 TAILS = {
     "keep": "every video comes; consumers may differ by one",
@@ -32,23 +35,42 @@ class TokenStream(TokenSource, IterableDataset[Any]):
         data.set_epoch(epoch)
         for batch in DataLoader(data, batch_size=4, num_workers=4, collate_fn=collate_dense): ...
 
-    `rank` and `world` are those of torch.distributed where it runs. A StatefulDataLoader saves and resumes by itself;
-    with a plain one, save `state_after(batches)` and give it to `load_state_dict`.
+    A StatefulDataLoader saves and resumes by itself; with a plain one, save `state_after(batches)` and give it to
+    `load_state_dict`.
+
+    Args:
+        seed: of the order; shuffle=False keeps the order of the set.
+        window: videos that are read and shuffled together.
+        rank: of `world` ranks; those of torch.distributed where it runs.
+        tail: "drop" leaves out videos so that all consumers make the same number of steps.
+
+    The others are those of `TokenDataset`.
     """
 
     def __init__(
         self,
-        source: Any,
+        source: Place | Sequence[Place],
         *,
+        mode: str = "sparse",
+        fill: str = MAKERS_CHOICE,
+        layout: str = "plain",
+        weights: Place | None = None,
+        dtype: torch.dtype | None = None,
+        device: str = "cpu",
+        normalise: bool = False,
+        damaged: str = "raise",
+        also: Callable[[VideoRecord], dict[str, Any]] | None = None,
         seed: int = 0,
         shuffle: bool = True,
         window: int = 256,
         rank: int | None = None,
         world: int | None = None,
         tail: str = "keep",
-        **options: Any,
     ) -> None:
-        super().__init__(source, **options)
+        super().__init__(
+            source, mode=mode, fill=fill, layout=layout, weights=weights, dtype=dtype, device=device,
+            normalise=normalise, damaged=damaged, also=also,
+        )  # fmt: skip
         pick("tail", tail, TAILS)
         self.rank, self.world = _place(rank, world)
         if window < 1:
