@@ -98,9 +98,16 @@ class HoleFile(CacheFile):
         return pack_rest({"kind": "hole", "hole": self.hole.record()}, self.hole.cut(self.data))
 
 
-def write_hole(head: dict[str, Any], rest: bytes, latents: Latents, out: BinaryIO) -> None:
+def write_hole(head: dict[str, Any], rest: bytes, clips: int, latents: Latents, out: BinaryIO) -> None:
     """The inverse of `HoleFile.rest`."""
-    out.write(Hole.parse(head["hole"]).fill(rest, latents(0)))
+    if clips != 1:
+        raise CacheError(f"is damaged: it holds one clip, and there are tokens of {clips}")
+    out.write(Hole.parse(head.get("hole")).fill(rest, latents(0)))
+
+
+def usual_fps(found: object) -> float | None:
+    """What a file says of its frames a second, if that is a number that a video may have."""
+    return float(found) if isinstance(found, int | float) and 1e-3 < found < 1e5 else None
 
 
 class Mapped(mmap.mmap):

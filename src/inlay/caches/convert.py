@@ -7,7 +7,7 @@ import csv
 import hashlib
 import io
 import json
-import shutil
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -24,10 +24,11 @@ from torch import Tensor
 import inlay
 from inlay.caches.holes import CacheError
 from inlay.caches.latents import MOST_CALIBRATED, LatentStatistics, all_finite, statistics_of
-from inlay.caches.layout import CACHE, FILES, OTHERS, PLAN, CacheRecord, CacheShard, Loss
+from inlay.caches.layout import CACHE, CHECKSUMS, FILES, OTHERS, PLAN, CacheRecord, CacheShard, Loss, OtherVersionError
 from inlay.caches.listing import CacheItem, CacheListing, check_apart, list_cache
 from inlay.caches.shards import FileShard, PackTask, load_shard, make_shard
-from inlay.errors import ConfigError, OutputError, UsageError, pick
+from inlay.caches.sums import Checksum, Checksums, copy_file, dump_checksums, parse_checksums
+from inlay.errors import ConfigError, OutputError, TokenFileError, UsageError, pick
 from inlay.files import PART
 from inlay.fill import FILLS
 from inlay.masking import CRITERIA, KINDS, REFERENCES, Budget
@@ -43,7 +44,8 @@ from inlay.scale.layout import (
     dump,
     known,
 )
-from inlay.scale.store import LOCK, Store, open_store
+from inlay.scale.sources import readable
+from inlay.scale.store import LOCK, Place, Store, open_store
 from inlay.types import PRECISIONS
 
 LOSS = 0.1  # of the latents' length, where nothing else is asked for
@@ -115,9 +117,10 @@ class PackResult:
         """What `--json` prints."""
         d = self.dataset
         return {
+            "source": readable(self.source), "out": readable(self.out),
             **{name: getattr(self, name) for name in (
-                "source", "out", "format", "model", "files", "others", "source_bytes", "packed_bytes", "latent_bytes",
-                "files_before", "seconds")},
+                "format", "model", "files", "others", "source_bytes", "packed_bytes", "latent_bytes", "files_before",
+                "seconds")},
             "clips": d.videos, "quarantined": d.quarantined, "shards": len(d.shards), "tau": d.recipe["tau"],
             "keep_rate": d.keep_rate, "token_bytes": d.bytes, "ratio": self.source_bytes / max(self.packed_bytes, 1),
             "latent_ratio": self.latent_bytes / max(d.bytes, 1), "relative_error": self.loss.mean,
@@ -128,21 +131,24 @@ class PackResult:
     def rows(self) -> list[tuple[str, str]]:
         """The same for a person."""
         d, r = self.dataset, self.record()
+        speed = f"{r['mb_per_second']:.0f} MB of latents a second" if self.bytes_now else "nothing was left to pack"
         rows = [
-            ("packed", f"{self.out}, {len(d.shards):,} shards, {self.format} of {self.model}"),
+            ("packed", f"{readable(self.out)}, {len(d.shards):,} shards, {self.format} of {self.model}"),
             ("files", f"{self.files:,} with latents, {self.others:,} carried along, {d.quarantined:,} in quarantine"),
             ("kept", f"{d.keep_rate:.1%}: {d.tokens:,} tokens of {d.cells:,} cells, mode clips"),
             ("latents", f"{megabytes(self.latent_bytes)} to {megabytes(d.bytes)}, {r['latent_ratio']:.1f} times less"),
             ("cache", f"{megabytes(self.source_bytes)} to {megabytes(self.packed_bytes)}, {r['ratio']:.1f} times less"),
             ("loss", f"{self.loss.mean:.2%} of the latents' length, {self.loss.worst:.2%} at worst, "
              f"of {self.loss.clips:,} clips"),
-            ("took", f"{self.seconds:.1f} s, {r['mb_per_second']:.0f} MB of latents a second"),
+            ("took", f"{self.seconds:.1f} s, {speed}"),
         ]  # fmt: skip
         if self.files_before:
             rows.append(("before", f"{self.files_before:,} files were there from earlier runs"))
         rows += [("note", note) for note in self.notes]
         if d.quarantined:
-            rows.append(("see", f"{self.out}/{QUARANTINE} for the reasons; these files are carried along as they are"))
+            rows.append(
+                ("see", f"{readable(self.out)}/{QUARANTINE} for the reasons; these files are carried along as they are")
+            )
         return rows
 
 
@@ -154,14 +160,15 @@ Watcher = Callable[[int, int, int], None]  # files done, files in all, bytes don
 
 
 def pack_cache(
-    source: str,
-    out: str,
+    source: Place,
+    out: Place,
     config: PackConfig | None = None,
     *,
     workers: int = 1,
     watch: Watcher = lambda done, total, size: None,
 ) -> PackResult:
     """Pack a cache into `out`; begun before, it goes on, and finished before, it does nothing."""
+    source, out = os.fspath(source), os.fspath(out)
     config, start = config or PackConfig(), time.perf_counter()
     if workers < 0:
         raise ConfigError(f"workers are processes, 0 for as many as there are cores; got {workers}", about="workers")
@@ -177,7 +184,8 @@ def pack_cache(
         for left in (Path(out) / OTHERS).rglob(f"*{PART}"):  # by a job that was killed
             left.unlink()
         agree(store, config, listing)
-        record = agreed_record(store, listing)
+        sums = sums_before(store)
+        record = agreed_record(store, listing, sums)
         task = PackTask(
             source=source, out=out, format=listing.format.name, statistics=record.statistics,
             budget=config.budget(record.statistics), criterion=config.criterion, reference=config.reference,
@@ -187,13 +195,13 @@ def pack_cache(
         shards = shards_of(listing, config)
         before = work(task, shards, store, workers, watch)
         done = [load_shard(store, shard.number) for shard in shards]
-        return finish(store, listing, config, task, done, before, start)
+        return finish(store, listing, config, task, done, before, sums, start)
 
 
 def agree(store: Store, config: PackConfig, listing: CacheListing) -> None:
     """Begin a job, or refuse to go on with one that was begun with another cache or other settings."""
     items = "".join(f"{i.path} {i.size_bytes} {i.version}\n" for i in listing.items)
-    sha256 = hashlib.sha256(items.encode()).hexdigest()
+    sha256 = hashlib.sha256(items.encode(errors="surrogatepass")).hexdigest()  # names may be no text
     facts = {"options": asdict(config), "files": len(listing.items), "sha256": sha256}
     text = store.read_text(PLAN)
     if text is None:
@@ -218,15 +226,35 @@ def agree(store: Store, config: PackConfig, listing: CacheListing) -> None:
         )
 
 
-def agreed_record(store: Store, listing: CacheListing) -> CacheRecord:
-    """What the cache was calibrated to, once for the data set."""
-    text = store.read_text(CACHE)
-    if text is not None:
-        return CacheRecord.parse(text, f"{store}/{CACHE}")
-    statistics = statistics_of(listing.model, sample_latents(listing))
-    record = CacheRecord(format=listing.format.name, model=listing.model, statistics=statistics)
-    store.write_text(CACHE, dump(asdict(record)))
+def sums_before(store: Store) -> Checksums:
+    """The checksums that an earlier run wrote; a damaged list is made anew."""
+    try:
+        return parse_checksums(store.read_text(CHECKSUMS) or "")
+    except (TokenFileError, UnicodeDecodeError):
+        return {}
+
+
+def agreed_record(store: Store, listing: CacheListing, sums: Checksums) -> CacheRecord:
+    """What the cache was calibrated to, once for the data set; again where that was damaged."""
+    record = record_before(store, sums)
+    if record is None:
+        statistics = statistics_of(listing.model, sample_latents(listing))
+        record = CacheRecord(format=listing.format.name, model=listing.model, statistics=statistics, checksums=True)
+        store.write_text(CACHE, dump(asdict(record)))
     return record
+
+
+def record_before(store: Store, sums: Checksums) -> CacheRecord | None:
+    """What an earlier run wrote; None where there is nothing, or it is damaged."""
+    try:
+        text = store.read_text(CACHE)
+        if text is None or (CACHE in sums and sums[CACHE] != Checksum.of_text(CACHE, text)):
+            return None
+        return CacheRecord.parse(text, f"{store}/{CACHE}")
+    except OtherVersionError:
+        raise
+    except (TokenFileError, UnicodeDecodeError):
+        return None
 
 
 def sample_latents(listing: CacheListing) -> Iterator[Tensor]:
@@ -264,12 +292,11 @@ def shards_of(listing: CacheListing, config: PackConfig) -> list[FileShard]:
     return [*shards, FileShard(number=len(shards), first=first, items=tuple(group))]
 
 
-def work(task: PackTask, shards: list[FileShard], store: Store, workers: int, watch: Watcher) -> dict[str, int]:
-    """Have the shards made that are not there yet; returns what was there before."""
-    there = [shard for shard in shards if load_shard(store, shard.number) is not None]
-    todo = [shard for shard in shards if shard not in there]
-    done, total, size = sum(len(s.items) for s in there), sum(len(s.items) for s in shards), 0
-    before = {"files": done}
+def work(task: PackTask, shards: list[FileShard], store: Store, workers: int, watch: Watcher) -> set[int]:
+    """Have the shards made that are not there yet; returns the numbers of those that were."""
+    there = {shard.number for shard in shards if load_shard(store, shard.number) is not None}
+    todo = [shard for shard in shards if shard.number not in there]
+    done, total, size = sum(len(s.items) for s in shards if s.number in there), sum(len(s.items) for s in shards), 0
     watch(done, total, size)
 
     def count(files: int, bytes: int) -> None:
@@ -280,13 +307,13 @@ def work(task: PackTask, shards: list[FileShard], store: Store, workers: int, wa
     if workers == 1 or len(todo) < 2:
         for shard in todo:
             make_shard(task, shard, count)
-        return before
+        return there
     with pool(workers) as executor:
         jobs = {executor.submit(make_shard, task, shard): shard for shard in todo}
         for job in as_completed(jobs):
             job.result()
             count(len(jobs[job].items), sum(item.size_bytes for item in jobs[job].items))
-    return before
+    return there
 
 
 def one_thread() -> None:
@@ -309,21 +336,29 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 def finish(
     store: Store, listing: CacheListing, config: PackConfig, task: PackTask, done: list[CacheShard | None],
-    before: dict[str, int], start: float,
+    before: set[int], sums: Checksums, start: float,
 ) -> PackResult:  # fmt: skip
-    """Carry along what has no latents, write what describes the whole, and `dataset.json` last."""
+    """Carry along what has no latents, write what describes the whole, and `dataset.json` last.
+
+    Args:
+        before: the shards that were there from earlier runs.
+        sums: the checksums of earlier runs.
+    """
     shards = [shard for shard in done if shard is not None]
     if len(shards) < len(done):
         raise OutputError(f"a shard is gone from {store}; run the same command again to make it anew")
-    refused = [{"path": i.path, "reason": i.problem} for i in listing.items if i.problem is not None]
+    refused = [{"path": i.path, "reason": i.problem} for i in listing.items if i.problem]
     refused += [dict(r) for shard in shards for r in shard.refused]
     videos = [video for shard in shards for video in shard.videos]
     files = [file for shard in shards for file in shard.files]
     if not files:
         first = refused[0]
-        raise CacheError(f"none of the {len(refused)} files could be packed; {first['path']} {first['reason']}")
-    others = [*listing.others, *(str(entry["path"]) for entry in refused)]
-    carried = sum(carry(listing.root / name, store, f"{OTHERS}/{name}") for name in others)
+        raise CacheError(
+            f"none of the {len(refused)} files could be packed; {readable(first['path'])} {first['reason']}"
+        )
+    others = [*listing.others, *(entry["path"] for entry in refused)]
+    checksums = [carry(listing.root / name, store, f"{OTHERS}/{name}", sums) for name in others]
+    carried = sum(one.bytes for one in checksums)
     totals = {name: sum(getattr(v, name) for v in videos) for name in ("frames", "tokens", "cells", "bytes")}
     packer = task.packer()
     recipe = asdict(packer.parts.recipe(packer.config, packer.budget.tau or 0.0))
@@ -343,28 +378,42 @@ def finish(
         statistics=stats, files=len(files), others=len(listing.others),
         source_bytes=sum(f.bytes for f in files) + carried, packed_bytes=sum(s.bytes for s in shards) + carried,
         latent_bytes=sum(s.latent_bytes for s in shards), loss=sum((s.loss for s in shards), Loss()),
-        notes=listing.notes, files_before=before["files"],
-        bytes_now=int(sum(s.latent_bytes for s in shards) * (1 - before["files"] / max(len(files), 1))),
+        notes=listing.notes, files_before=sum(len(s.files) for s in shards if s.number in before),
+        bytes_now=sum(s.latent_bytes for s in shards if s.number not in before),
         seconds=time.perf_counter() - start,
     )  # fmt: skip
     quarantine = io.StringIO()
     table = csv.DictWriter(quarantine, ("path", "reason"), lineterminator="\n")
     table.writeheader()
-    table.writerows(refused)
-    store.write_text(FILES, "".join(f"{file.line()}\n" for file in files))
-    store.write_text(MANIFEST, "".join(f"{video.line()}\n" for video in videos))
-    store.write_text(QUARANTINE, quarantine.getvalue())
+    table.writerows(entry | {"path": readable(entry["path"])} for entry in refused)
+    described = {
+        FILES: "".join(f"{file.line()}\n" for file in files),
+        MANIFEST: "".join(f"{video.line()}\n" for video in videos),
+        QUARANTINE: quarantine.getvalue(),
+    }
+    for name, text in described.items():
+        store.write_text(name, text)
+    described |= {CACHE: store.read_text(CACHE) or "", DATASET: dump(asdict(dataset))}
+    checksums += [Checksum.of_text(name, text) for name, text in described.items()]
+    store.write_text(CHECKSUMS, dump_checksums(checksums))
     store.write_text(REPORT, dump(result.record()))
     page = "".join(f"\n| {name} | {text} |" for name, text in result.rows())
-    store.write_text(REPORT_PAGE, f"# {listing.root.name}, packed\n\n| | |\n|---|---|{page}\n")
-    store.write_text(DATASET, dump(asdict(dataset)))
+    store.write_text(REPORT_PAGE, f"# {readable(listing.root.name)}, packed\n\n| | |\n|---|---|{page}\n")
+    store.write_text(DATASET, described[DATASET])
     return result
 
 
-def carry(path: Path, store: Store, name: str) -> int:
-    """Copy a file as it is, once; returns its size."""
-    size = path.stat().st_size
-    if store.size(name) != size:
-        with store.written(name) as part:
-            shutil.copyfile(path, part)
-    return size
+def carry(path: Path, store: Store, name: str, sums: Checksums) -> Checksum:
+    """Copy a file as it is, once; `sums` are those of files that were copied before."""
+    try:
+        with path.open("rb") as source:
+            size = os.fstat(source.fileno()).st_size
+            if store.size(name) != size:
+                with store.written(name) as part:
+                    sha256 = copy_file(source, part)
+                    return Checksum(path=name, bytes=part.stat().st_size, sha256=sha256)
+            if name in sums and sums[name].bytes == size:
+                return sums[name]
+            return Checksum(path=name, bytes=size, sha256=hashlib.file_digest(source, "sha256").hexdigest())
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be carried along: {error.strerror or error}; see to it") from error

@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.caches.base import CacheFile, CacheFormat, ClipFacts, Latents, NewClip, files_below
+from inlay.caches.base import CacheFile, CacheFormat, ClipFacts, Latents, NewClip, files_below, usual_fps
 from inlay.caches.holes import CacheError
 from inlay.caches.rest import pack_rest, unpack_rest
 from inlay.errors import require
 from inlay.files import atomic
 
 BYTES, SHAPE, DTYPE = "vae_latent_bytes", "vae_latent_shape", "vae_latent_dtype"
-PLAIN = "UNCOMPRESSED"  # pyarrow writes under another name what it reads under this one
+PLAIN, NONE = "UNCOMPRESSED", "NONE"  # what pyarrow reads under the one name, it writes under the other
+CODECS = (NONE, "SNAPPY", "GZIP", "BROTLI", "LZ4", "ZSTD")
 FILE_LIST = "map_style_cache"  # absolute paths; the trainer makes it again
 TENSORS = ("vae_latent", "text_embedding")
 COLUMNS = {  # of a text-to-video table -> type
@@ -126,7 +127,8 @@ class TableFile(CacheFile):
         if self._group is None or self._group[0] != group:
             with explained():
                 self._group = group, self.file.read_row_group(group, columns=[BYTES]).column(0)
-        data = self._group[1][row - self.starts[group]].as_py() or b""
+        found = self._group[1][row - self.starts[group]].as_py()
+        data = found if isinstance(found, bytes) else b""
         shape = self.facts[row].shape
         if len(data) != 4 * math.prod(shape):
             raise CacheError(f"row {row} has {len(data):,} bytes of latents, its shape {list(shape)} needs "
@@ -139,7 +141,7 @@ class TableFile(CacheFile):
         place = schema.get_field_index(BYTES)
         metadata = self.file.metadata
         stored = metadata.row_group(0).column(0).compression if metadata.num_row_groups else PLAIN
-        codec = "NONE" if stored == PLAIN else stored
+        codec = NONE if stored == PLAIN else stored
         others = [name for name in schema.names if name != BYTES]
         buffer = io.BytesIO()
         with explained(), parquet.ParquetWriter(buffer, schema.remove(place), compression=codec) as writer:
@@ -163,24 +165,40 @@ def _facts(number: int, row: dict[str, Any]) -> ClipFacts:
     shape, dtype = row[SHAPE], row[DTYPE]
     if dtype != "float32":
         raise CacheError(f"row {number} says {dtype!r}, and FastVideo reads every row as float32; make it again")
-    if not isinstance(shape, list) or len(shape) != 4 or min(shape) < 1:
+    if not isinstance(shape, list) or len(shape) != 4 or not all(type(side) is int and side > 0 for side in shape):
         raise CacheError(f"row {number} has latents of shape {shape}, and those of a video are [C, T, H, W]")
-    fps = row.get("fps")
+    caption = row.get("caption")
     C, T, H, W = shape
-    return ClipFacts(shape=(C, T, H, W), dtype="F32", fps=fps if fps and fps > 0 else None, caption=row.get("caption"))
+    return ClipFacts(
+        shape=(C, T, H, W), dtype="F32", fps=usual_fps(row.get("fps")),
+        caption=caption if isinstance(caption, str) else None,
+    )  # fmt: skip
 
 
-def write_table(head: dict[str, Any], rest: bytes, latents: Latents, out: BinaryIO) -> None:
+def rest_of_table(rest: bytes, clips: int) -> Any:
+    """The open table without its latents; refused where its rows are not as many as its clips."""
+    with explained():
+        file = require("pyarrow.parquet", extra="scale").ParquetFile(io.BytesIO(rest))
+    if file.metadata.num_rows != clips:
+        raise CacheError(f"is damaged: its table has {file.metadata.num_rows:,} rows, and there are {clips:,} clips")
+    return file
+
+
+def write_table(head: dict[str, Any], rest: bytes, clips: int, latents: Latents, out: BinaryIO) -> None:
     """The inverse of `TableFile.rest`: the same rows in the same groups, one group in memory at a time."""
     arrow, parquet = require("pyarrow", extra="scale"), require("pyarrow.parquet", extra="scale")
-    file = parquet.ParquetFile(io.BytesIO(rest))
-    kind = arrow.large_binary() if head["type"] == "large_binary" else arrow.binary()
-    schema = file.schema_arrow.insert(head["place"], arrow.field(BYTES, kind))
+    file, place = rest_of_table(rest, clips), head.get("place")
+    columns = range(len(file.schema_arrow.names) + 1)
+    if type(place) is not int or place not in columns or head.get("codec") not in CODECS:
+        raise CacheError("the part of a shard beside the tokens says nothing of its table")
+    kind = arrow.large_binary() if head.get("type") == "large_binary" else arrow.binary()
+    schema = file.schema_arrow.insert(place, arrow.field(BYTES, kind))
     row = 0
     with parquet.ParquetWriter(out, schema, compression=head["codec"]) as writer:
         for group in range(file.num_row_groups):
-            table = file.read_row_group(group)
+            with explained():
+                table = file.read_row_group(group)
             rows = range(row, row + len(table))
             column = arrow.array([latents(r).float().contiguous().numpy().tobytes() for r in rows], type=kind)
-            writer.write_table(table.add_column(head["place"], schema.field(head["place"]), column))
+            writer.write_table(table.add_column(place, schema.field(place), column))
             row += len(table)

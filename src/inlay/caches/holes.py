@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the latents lie in a safetensors or torch file: the file is its bytes, with a hole of known place and shape.
 
-What is around the hole is never parsed further, so it comes back byte for byte. A torch file's pickle is read for
-places and shapes alone: whatever else it names is passed over, and nothing of it runs.
+What is around the hole is never parsed further, so it comes back byte for byte; so does what lies between the numbers
+of latents that are a view of a larger tensor, which torch.save writes whole. A torch file's pickle is read for places
+and shapes alone: whatever else it names is passed over, and nothing of it runs.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import mmap
 import pickle
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inlay.errors import TokenFileError
 
+FREE_BYTES = 1 << 28  # that may come back from nothing: zeros in the place of what is not stored
+_LARGEST = 1 << 48  # number in the record of a hole
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}  # as safetensors calls them
 STORAGES = {"BFloat16Storage": "BF16", "HalfStorage": "F16", "FloatStorage": "F32"}
 _LOCAL = struct.Struct("<4s2xH6xIIIHH")  # head of a zip member: flags, CRC-32, sizes, lengths of name and extra
@@ -38,7 +43,7 @@ class CacheError(TokenFileError):
 
 @dataclass(frozen=True, kw_only=True)
 class Hole:
-    """Numbers inside a file: `length` bytes at `offset`, seen as a tensor."""
+    """Numbers inside a file: `length` bytes at `offset`, seen as a tensor. What a file says of it may be anything."""
 
     offset: int
     length: int
@@ -47,41 +52,96 @@ class Hole:
     stride: tuple[int, ...]
     start: int = 0  # element of the bytes that the tensor begins with
     checksums: tuple[int, ...] = ()  # where the CRC-32 of the bytes stands
+    between: int = 0  # of the bytes, those that are no number of the tensor: they stay in the file
+
+    def __post_init__(self) -> None:
+        """Refuse numbers outside the bytes, or on top of one another."""
+        if self.dtype not in DTYPES:
+            raise CacheError(f"has latents of {self.dtype}; caches hold {', '.join(DTYPES)}: is it of another trainer?")
+        numbers = (self.offset, self.length, self.start, self.between, *self.shape, *self.stride, *self.checksums)
+        if not all(type(number) is int and 0 <= number < _LARGEST for number in numbers):
+            raise CacheError("is damaged: what it says of its latents makes no sense")
+        sizes = sorted((stride, side) for stride, side in zip(self.stride, self.shape, strict=True) if side > 1)
+        dense = all(stride >= 1 for stride, _ in sizes) and all(
+            stride >= low * side for (low, side), (stride, _) in pairwise(sizes)
+        )
+        last = self.start + sum(stride * (side - 1) for stride, side in sizes)
+        inside = (last + 1) * DTYPES[self.dtype].itemsize <= self.length
+        if not dense or min(self.shape, default=0) < 1 or not inside or self.between > self.gaps:
+            raise CacheError(f"has latents of shape {list(self.shape)} that its {self.length:,} bytes cannot hold")
+
+    @property
+    def gaps(self) -> int:
+        """Bytes that are no number of the tensor; more than `between` in caches that were packed without them."""
+        return self.length - math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def read(self, data: bytes) -> Tensor:
         """The tensor, in memory of its own."""
-        part = bytearray(memoryview(data)[self.offset : self.offset + self.length])
-        return torch.frombuffer(part, dtype=DTYPES[self.dtype]).as_strided(self.shape, self.stride, self.start)
+        return self._seen(bytearray(memoryview(data)[self.offset : self.offset + self.length]))
 
     def cut(self, data: bytes) -> bytes:
-        """All but the hole, and zeros for its CRC-32."""
-        around = bytearray(data[: self.offset] + data[self.offset + self.length :])
+        """All but the tensor, and zeros for the CRC-32."""
+        end = self.offset + self.length
+        between = np.frombuffer(data[self.offset : end], np.uint8)[self._outside()].tobytes() if self.between else b""
+        around = bytearray(data[: self.offset] + between + data[end:])
         for place in self.checksums:
-            place -= self.length if place > self.offset else 0
+            place -= self.length - self.between if place > self.offset else 0
             around[place : place + 4] = bytes(4)
         return bytes(around)
 
     def fill(self, around: bytes, z: Tensor) -> bytes:
         """The inverse: the file with other numbers in the hole."""
-        whole = bytearray(len(around) + self.length)
-        whole[: self.offset] = around[: self.offset]
-        whole[self.offset + self.length :] = around[self.offset :]
-        part = torch.zeros(self.length // DTYPES[self.dtype].itemsize, dtype=DTYPES[self.dtype])
-        part.as_strided(self.shape, self.stride, self.start).copy_(z.reshape(self.shape))
-        whole[self.offset : self.offset + self.length] = part.view(torch.uint8).numpy().tobytes()
+        self.check(len(around), tuple(z.shape))
+        part, kept_end = bytearray(self.length), self.offset + self.between
+        if self.between:
+            np.frombuffer(part, np.uint8)[self._outside()] = np.frombuffer(around[self.offset : kept_end], np.uint8)
+        self._seen(part).copy_(z.reshape(self.shape))
+        whole = bytearray().join([around[: self.offset], part, around[kept_end:]])
         if self.checksums:
-            crc = struct.pack("<I", zlib.crc32(memoryview(whole)[self.offset : self.offset + self.length]))
+            crc = struct.pack("<I", zlib.crc32(part))
             for place in self.checksums:
                 whole[place : place + 4] = crc
         return bytes(whole)
 
+    def check(self, around: int, shape: tuple[int, ...]) -> None:
+        """Refuse to fill the hole of another file, and to take memory that its parts do not justify.
+
+        Args:
+            around: bytes that `cut` left.
+            shape: of the latents.
+        """
+        if self.shape not in (shape, (1, *shape)):
+            raise CacheError(f"is damaged: its latents are {list(self.shape)}, and its tokens make {list(shape)}")
+        whole = around + self.length - self.between
+        if self.offset + self.between > around or any(place + 4 > whole for place in self.checksums):
+            raise CacheError(f"is damaged: its latents lie outside its {whole:,} bytes")
+        if self.gaps - self.between > FREE_BYTES:
+            raise CacheError(f"has {self.gaps:,} bytes between its latents that were not packed; pack the cache again")
+
+    def _seen(self, part: bytearray) -> Tensor:
+        """Bytes as the tensor, in place."""
+        dtype = DTYPES[self.dtype]
+        whole = torch.frombuffer(part, dtype=dtype, count=len(part) // dtype.itemsize)
+        return whole.as_strided(self.shape, self.stride, self.start)
+
+    def _outside(self) -> np.ndarray:
+        """[length] which bytes are no number of the tensor."""
+        size = DTYPES[self.dtype].itemsize
+        numbers = torch.ones(self.length // size, dtype=torch.bool)
+        numbers.as_strided(self.shape, self.stride, self.start).fill_(False)
+        return np.concatenate([numbers.numpy().repeat(size), np.ones(self.length % size, dtype=bool)])
+
     def record(self) -> dict[str, Any]:
-        return asdict(self)
+        """As JSON; without what is between where that is nothing, as earlier releases wrote it."""
+        return {name: value for name, value in asdict(self).items() if name != "between" or value}
 
     @staticmethod
-    def parse(record: dict[str, Any]) -> Hole:
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-        return Hole(**given)
+    def parse(record: Any) -> Hole:
+        try:
+            given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+            return Hole(**given)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise CacheError("the part of a shard beside the tokens says nothing of its latents") from error
 
 
 # --- safetensors ------------------------------------------------------------------------------------------------------
@@ -97,7 +157,7 @@ def safetensors_hole(data: bytes, wanted: Callable[[str], bool]) -> Hole:
     entry = header[found[0]]
     try:
         shape, (first, last) = tuple(entry["shape"]), entry["data_offsets"]
-        return checked(
+        return with_gaps(
             Hole(
                 offset=begin + first, length=last - first, dtype=entry["dtype"], shape=shape, stride=contiguous(shape)
             )
@@ -112,7 +172,7 @@ def _safetensors_header(data: bytes) -> tuple[dict[str, Any], int]:
         header = json.loads(data[8 : 8 + size])
         begin = 8 + size
         ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
-    except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CacheError("is not a whole safetensors file: it was cut short, or is still being written") from error
     if len(data) != begin + max(ends, default=0):
         raise CacheError(
@@ -123,7 +183,8 @@ def _safetensors_header(data: bytes) -> tuple[dict[str, Any], int]:
 
 def safetensors_metadata(data: bytes) -> dict[str, str]:
     """What the file says of itself."""
-    return dict(_safetensors_header(data)[0].get("__metadata__") or {})
+    found = _safetensors_header(data)[0].get("__metadata__")
+    return found if isinstance(found, dict) else {}
 
 
 # --- torch.save -------------------------------------------------------------------------------------------------------
@@ -212,7 +273,7 @@ def torch_contents(data: bytes) -> tuple[Any, Callable[[TensorPlace], Hole]]:
             raise CacheError(f"has latents that are no numbers of {', '.join(DTYPES)}; is it of another trainer?")
         try:
             offset, checksums = _zip_places(data, info, archive.start_dir)
-            return checked(
+            return with_gaps(
                 Hole(
                     offset=offset, length=info.file_size, dtype=place.dtype, shape=place.shape, stride=place.stride,
                     start=place.offset, checksums=checksums,
@@ -254,16 +315,6 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def checked(hole: Hole) -> Hole:
-    """Refuse a hole whose numbers would lie outside its bytes, or on top of one another."""
-    if hole.dtype not in DTYPES:
-        raise CacheError(f"has latents of {hole.dtype}; caches hold {', '.join(DTYPES)}: is it of another trainer?")
-    sizes = sorted((stride, side) for stride, side in zip(hole.stride, hole.shape, strict=True) if side > 1)
-    dense = all(stride >= 0 for stride, _ in sizes) and all(
-        stride >= low * side for (low, side), (stride, _) in pairwise(sizes)
-    )
-    last = hole.start + sum(stride * (side - 1) for stride, side in sizes)
-    inside = hole.start >= 0 and (last + 1) * DTYPES[hole.dtype].itemsize <= hole.length
-    if not dense or min(hole.shape, default=0) < 1 or not inside:
-        raise CacheError(f"has latents of shape {list(hole.shape)} that its {hole.length:,} bytes cannot hold")
-    return hole
+def with_gaps(hole: Hole) -> Hole:
+    """The hole less what lies between its numbers."""
+    return replace(hole, between=hole.gaps)

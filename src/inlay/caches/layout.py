@@ -6,6 +6,7 @@ OUT/
   shards/shard-00000.tar     KEY.inlay and KEY.json for each clip, KEY.rest for each file of the cache
   cache.json                 format and model, and the mean, deviation and tau that the cache was calibrated to
   files.jsonl                one line for each file of the cache with latents: where its parts lie
+  checksums.jsonl            SHA-256 of each file below files/, and of the descriptions; earlier releases wrote none
   files/                     everything else of the cache, as it was
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from inlay.caches.latents import LatentStatistics
@@ -21,10 +23,30 @@ from inlay.errors import TokenFileError
 from inlay.scale.layout import JOB, VideoRecord, dump_line, known
 
 CACHE_VERSION = 1
+RESTORE = "run inlay cache pack again to restore it"
 CACHE = "cache.json"
 FILES = "files.jsonl"
+CHECKSUMS = "checksums.jsonl"
 OTHERS = "files"
 PLAN = f"{JOB}/cache-plan.json"
+
+
+class OtherVersionError(TokenFileError):
+    """Not damaged, but written by a later release."""
+
+
+def check_inside(name: object) -> None:
+    """Refuse the name of a file that leads out of its folder: a cache may come from anywhere."""
+    if not isinstance(name, str):
+        raise TypeError(f"{ascii(name)[:40]} is no name")
+    path = PurePath(name)
+    if not path.parts or path.anchor or ".." in path.parts or "\0" in name:
+        raise TokenFileError(f"names a file {name!r}, which leads out of the cache; do not trust it")
+
+
+def lines_of(text: str) -> list[str]:
+    """Of a list that was read: names and captions may hold what Python takes for other ends of lines."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,20 +57,21 @@ class CacheRecord:
     model: str
     statistics: LatentStatistics
     version: int = CACHE_VERSION
+    checksums: bool = False  # whether there is a list of them: earlier releases wrote none
 
     @staticmethod
     def parse(text: str, name: str) -> CacheRecord:
         try:
             found = json.loads(text)
             if found["version"] != CACHE_VERSION:
-                raise TokenFileError(
+                raise OtherVersionError(
                     f"{name} is of version {found['version']}, this is version {CACHE_VERSION}; update inlay"
                 )
             return CacheRecord(
                 **known(CacheRecord, found) | {"statistics": LatentStatistics.parse(found["statistics"])}
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise TokenFileError(f"{name} is damaged ({error}); run inlay cache pack again to restore it") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise TokenFileError(f"{name} is damaged ({error}); {RESTORE}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +85,13 @@ class PackedFile:
     rest_offset: int  # in the shard
     rest_bytes: int
     clips: tuple[tuple[int, int], ...]  # offset and bytes of the token file of each row
+
+    def __post_init__(self) -> None:
+        check_inside(self.path)
+        check_inside(self.shard)
+        numbers = (self.bytes, self.rest_offset, self.rest_bytes, *(n for clip in self.clips for n in clip))
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError("places and sizes are whole numbers")
 
     @staticmethod
     def parse(line: dict[str, Any]) -> PackedFile:
@@ -124,10 +154,10 @@ class CacheShard:
 
 def packed_files(text: str, name: str) -> Iterator[PackedFile]:
     """The files of `files.jsonl`, in order."""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         try:
             yield PackedFile.parse(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
-            raise TokenFileError(
-                f"{name}: line {number} is damaged ({error}); run inlay cache pack again to restore it"
-            ) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TokenFileError(f"{name}: line {number} is damaged ({error}); {RESTORE}") from error
+        except TokenFileError as error:
+            raise TokenFileError(f"{name}: line {number} {error}") from error

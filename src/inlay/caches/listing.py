@@ -13,6 +13,7 @@ from inlay.caches.holes import CacheError
 from inlay.caches.table import find_format
 from inlay.errors import UsageError
 from inlay.files import PART
+from inlay.scale.sources import readable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +54,14 @@ def list_cache(root: Path, format: str = "auto") -> CacheListing:
     if not models:
         first = next((item for item in items if item.problem), items[0])
         why = first.problem or "has latents of no model that this trainer knows"
-        raise CacheError(f"none of the {len(items)} files of {root} can be packed; {first.path} {why}")
+        raise CacheError(f"none of the {len(items)} files of {root} can be packed; {readable(first.path)} {why}")
     dtype, model = dtypes.most_common(1)[0][0], models.most_common(1)[0][0]
     items = [_of_one_kind(form, root, item, dtype, model) for item in items]
     latents = {item.path for item in items}
     others = tuple(p for p in _all_files(root) if p not in latents and not form.left_out(Path(p)))
     return CacheListing(
         root=root, format=form, model=model, dtype=dtype, items=tuple(items), others=others,
-        notes=tuple(form.notes(root, files)),
+        notes=tuple(map(readable, form.notes(root, files))),
     )  # fmt: skip
 
 
@@ -69,6 +70,8 @@ def _looked_at(form: CacheFormat, root: Path, path: Path) -> CacheItem:
     name = path.relative_to(root).as_posix()
     item = CacheItem(path=name, size_bytes=found.st_size, version=str(found.st_mtime_ns))
     try:
+        if readable(name) != name:
+            raise CacheError("has a name that is no text, which no list can hold; rename it")
         facts = form.open(path, whole=False).facts
         if not facts:
             raise CacheError("has no rows")

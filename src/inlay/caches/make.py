@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -20,8 +21,8 @@ from inlay.errors import ConfigError, InlayError, UsageError, VideoError, pick
 from inlay.files import write_atomic
 from inlay.scale.feed import fetched
 from inlay.scale.layout import dump, dump_line
-from inlay.scale.lerobot import is_lerobot
 from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
+from inlay.scale.store import Place
 from inlay.tokenizer import Tokenizer
 from inlay.video import Geometry, open_video
 from inlay.video.frames import Video, join_videos
@@ -38,9 +39,11 @@ class MakeConfig:
     format: str = field(metadata={"help": "of the cache"})
     frames: int = field(default=81, metadata={"help": "of a clip at most: the first ones of each video"})
     size: str = field(default="keep", metadata={"help": "resize and crop"})
-    text: str | None = field(default=None, metadata={"help": "folder of text embeddings, named like the videos"})
+    text: Place | None = field(default=None, metadata={"help": "folder of text embeddings, named like the videos"})
 
     def __post_init__(self) -> None:
+        if self.text is not None:  # the settings of a job are kept as text
+            object.__setattr__(self, "text", os.fspath(self.text))
         form = pick("cache format", self.format, FORMATS)
         Geometry.parse(self.size)
         if self.frames < 1:
@@ -87,19 +90,19 @@ class MakeResult:
 
 
 def make_cache(
-    source: str,
-    out: str,
+    source: Place,
+    out: Place,
     config: MakeConfig,
     tokenizer: Tokenizer,
     *,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> MakeResult:
     """Encode the first frames of each video into a cache; one clip in memory at a time."""
+    source, out = os.fspath(source), os.fspath(out)
     start, root, form = time.perf_counter(), Path(out), FORMATS[config.format]
     items = find_sources(source)
-    if form.flat and is_lerobot(source):  # every camera has an episode 0
-        items = [replace(item, name=item.name.replace("/", "_")) for item in items]
-    if form.flat:
+    if form.flat:  # of robots, every camera has an episode 0
+        items = [item if item.listed is None else replace(item, name=item.name.replace("/", "_")) for item in items]
         check_names(items)
     (root / NOTES).mkdir(parents=True, exist_ok=True)
     agree(root, config, tokenizer, items)
@@ -219,7 +222,7 @@ def read_frames(item: SourceItem, config: MakeConfig) -> tuple[Video, int, int]:
             return join_videos(list(reader.chunks())), width, height
 
 
-def text_of(name: str, folder: str | None) -> Tensor | None:
+def text_of(name: str, folder: Place | None) -> Tensor | None:
     """[L, D] the text embedding of a video."""
     if folder is None:
         return None

@@ -7,15 +7,17 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from torch import Tensor
+from torch import Tensor, zeros
 
-from inlay.caches.layout import CACHE, FILES, OTHERS, CacheRecord, PackedFile, packed_files
-from inlay.caches.rest import unpack_rest
-from inlay.caches.table import BUILDERS, rebuild
+from inlay.caches.base import MODELS
+from inlay.caches.layout import CACHE, FILES, OTHERS, RESTORE, CacheRecord, PackedFile, packed_files
+from inlay.caches.sums import REMAKE, opened
+from inlay.caches.table import FORMATS, rebuild
 from inlay.container import open as open_tokens
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
@@ -44,6 +46,11 @@ class PackedCache:
         if not (self.root / DATASET).is_file():
             raise TokenFileError(f"{self.root} is not whole: its packing has not ended; run inlay cache pack again")
         self.record = CacheRecord.parse(text, f"{self.root}/{CACHE}")
+        if self.record.format not in FORMATS or self.record.model not in MODELS:
+            raise TokenFileError(
+                f"{self.root}/{CACHE} names {self.record.format!r} of {self.record.model!r}, which this version does "
+                "not know; update inlay"
+            )
         self.files = {f.path: f for f in packed_files(self._text(FILES), f"{self.root}/{FILES}")}
         pick("fill", fill, {MAKERS_CHOICE: None, **FILLS})
         self.fill = fill
@@ -54,10 +61,11 @@ class PackedCache:
     def _text(self, name: str) -> str:
         try:
             return (self.root / name).read_text(encoding="utf-8")
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise UsageError(f"{self.root} has no {name}; give the folder that inlay cache pack wrote") from error
-        except UnicodeDecodeError as error:
-            raise TokenFileError(f"{self.root}/{name} is damaged; run inlay cache pack again to restore it") from error
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise TokenFileError(f"{self.root}/{name} cannot be read: {reason}; {RESTORE}") from error
 
     @property
     def paths(self) -> list[str]:
@@ -90,12 +98,17 @@ class PackedCache:
     def write(self, path: str, out: BinaryIO) -> None:
         """The same, into an open file."""
         packed = self._file(path)
-        rebuild(self.rest(path), lambda row: self.latents(packed.path, row), out)
+        rebuild(self.rest(path), len(packed.clips), lambda row: self.latents(packed.path, row), out)
 
     def tokens(self, path: str, row: int = 0) -> Tokens:
         """The kept cells of a clip."""
         packed = self._file(path)
-        return open_tokens(as_file(self._read(packed, *packed.clips[row]), f"{packed.shard}: {path}"))
+        if row >= len(packed.clips):
+            raise TokenFileError(f"{self.root} holds {len(packed.clips)} clips of {path}, and no clip {row}")
+        tokens = open_tokens(as_file(self._read(packed, *packed.clips[row]), f"{packed.shard}: {path}"))
+        if tokens.channels != MODELS[self.record.model].channels:
+            raise TokenFileError(f"{packed.shard}: {path} has tokens of {tokens.channels} channels; {REMAKE}")
+        return tokens
 
     def latents(self, path: str, row: int = 0) -> Tensor:
         """[C, T, H, W] float32, filled."""
@@ -109,11 +122,11 @@ class PackedCache:
         return self._read(packed, packed.rest_offset, packed.rest_bytes)
 
     def check(self, path: str) -> None:
-        """Read all of a file's parts; what is damaged is raised."""
-        head, _ = unpack_rest(self.rest(path))
-        pick("kind of cache file", str(head.get("kind")), BUILDERS)
-        for row in range(len(self._file(path).clips)):
-            self.tokens(path, row)
+        """Read all of a file's parts, and put them together with zeros for latents; what is damaged is raised."""
+        clips = [self.tokens(path, row) for row in range(len(self._file(path).clips))]
+        blanks = [zeros(()).expand(tokens.channels, *tokens.mask.shape) for tokens in clips]
+        with Path(os.devnull).open("wb") as nowhere:
+            rebuild(self.rest(path), len(blanks), blanks.__getitem__, nowhere)
 
     def _file(self, path: str) -> PackedFile:
         if path not in self.files:
@@ -121,12 +134,9 @@ class PackedCache:
         return self.files[path]
 
     def _read(self, packed: PackedFile, offset: int, size: int) -> bytes:
-        try:
-            with (self.root / packed.shard).open("rb") as file:
-                file.seek(offset)
-                data = file.read(size)
-        except OSError as error:
-            raise TokenFileError(f"{self.root}/{packed.shard}: {error.strerror or error}; fetch it again") from error
-        if len(data) != size:
-            raise TokenFileError(f"{self.root}/{packed.shard} was cut short; fetch it again")
-        return data
+        name = f"{self.root}/{packed.shard}"
+        with opened(self.root / packed.shard, name, REMAKE) as file:
+            if os.fstat(file.fileno()).st_size < offset + size:
+                raise TokenFileError(f"{name} was cut short; {REMAKE}")
+            file.seek(offset)
+            return file.read(size)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
-import shutil
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,20 @@ import torch
 from torch import Tensor
 
 from inlay.backbones.diffusers import Diffusers
-from inlay.caches.holes import CacheError
+from inlay.caches.holes import CacheError, Hole
 from inlay.caches.latents import relative_error
-from inlay.caches.layout import Loss
+from inlay.caches.layout import CACHE, FILES, OTHERS, Loss
 from inlay.caches.listing import check_apart
 from inlay.caches.reader import PackedCache
+from inlay.caches.rest import unpack_rest
+from inlay.caches.sums import REMAKE, Checksums, copy_file, load_checksums, opened, shard_checksums
 from inlay.caches.table import FORMATS
+from inlay.caches.target import alone, is_there, remove_parts
 from inlay.codec.quality import frame_errors, frame_psnr
-from inlay.errors import InlayError, ShapeError, UsageError
-from inlay.files import atomic
+from inlay.errors import InlayError, ShapeError, TokenFileError, UsageError
+from inlay.files import atomic, made_folder, writing
+from inlay.scale.layout import DATASET
+from inlay.scale.store import Place
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import to_frames
 
@@ -60,36 +65,80 @@ class UnpackResult:
 
 
 def unpack_cache(
-    source: str, out: str, *, fill: str = "auto", watch: Watcher = lambda done, total: None
+    source: Place, out: Place, *, fill: str = "auto", watch: Watcher = lambda done, total: None
 ) -> UnpackResult:
     """Write the files of a packed cache; those that are there already are left alone, so that it can be resumed."""
-    start, cache, root = time.perf_counter(), PackedCache(source, fill=fill), Path(out)
+    source, out = os.fspath(source), os.fspath(out)
+    start, root = time.perf_counter(), Path(out)
     check_apart(Path(source), out)
-    others = list(cache.other_paths())
-    total, before, size = len(cache.files) + len(others), 0, 0
-    exact = cache.record.format != "fastvideo"  # a table may be stored in another number of bytes
-    for done, path in enumerate([*cache.files, *others]):
-        watch(done, total)
-        target = root / path
-        wanted = cache.files[path].bytes if path in cache.files else (cache.others / path).stat().st_size
-        if target.exists():
-            if target.stat().st_size != wanted and (exact or path not in cache.files):
-                raise UsageError(f"{target} is there already, and is another file; give a folder of its own")
-            before += 1
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with atomic(target) as part:
-                if path in cache.files:
-                    with part.open("wb") as file:
-                        cache.write(path, file)
-                else:
-                    shutil.copyfile(cache.others / path, part)
-        size += target.stat().st_size
-    watch(total, total)
+    unpacker = Unpacker(PackedCache(source, fill=fill))
+    paths, before, size = unpacker.paths, 0, 0
+    with made_folder(root), alone(root):
+        remove_parts(root / path for path in paths)
+        for done, path in enumerate(paths):
+            watch(done, len(paths))
+            target = root / path
+            if is_there(target, unpacker.size(path)):
+                before += 1
+            else:
+                unpacker.write(path, target)
+            size += target.stat().st_size
+    watch(len(paths), len(paths))
     return UnpackResult(
-        source=source, out=out, format=cache.record.format, files=len(cache.files), others=len(others),
-        files_before=before, bytes=size, seconds=time.perf_counter() - start,
+        source=source, out=out, format=unpacker.cache.record.format, files=len(unpacker.cache.files),
+        others=len(unpacker.others), files_before=before, bytes=size, seconds=time.perf_counter() - start,
     )  # fmt: skip
+
+
+class Unpacker:
+    """Writes files of a packed cache, each once what it is made of has the checksum that it was written with."""
+
+    def __init__(self, cache: PackedCache) -> None:
+        self.cache = cache
+        self.sums = load_checksums(cache.root, needed=cache.record.checksums)
+        for name in (CACHE, FILES, DATASET):
+            if name in self.sums:
+                self.sums[name].check(cache.root)
+        self.shards = shard_checksums(cache.root, cache.files.values())  # those that were not checked yet
+        self.others = all_others(cache, self.sums)
+        self.exact = cache.record.format != "fastvideo"  # a table may be stored in another number of bytes
+
+    @property
+    def paths(self) -> list[str]:
+        return [*self.cache.files, *self.others]
+
+    def size(self, path: str) -> int | None:
+        """Of a file once it is written; None where that is not known before."""
+        if path in self.cache.files:
+            return self.cache.files[path].bytes if self.exact else None
+        carried = self.sums.get(f"{OTHERS}/{path}")
+        return carried.bytes if carried else (self.cache.others / path).stat().st_size
+
+    def write(self, path: str, target: Path) -> None:
+        """Whole or not at all."""
+        packed = self.cache.files.get(path)
+        if packed and (shard := self.shards.pop(packed.shard, None)):
+            shard.check(self.cache.root)
+        with writing(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        if packed is None:
+            self._copy(path, target)
+            return
+        with atomic(target) as part, part.open("wb") as file:
+            self.cache.write(path, file)
+
+    def _copy(self, path: str, target: Path) -> None:
+        name = f"{OTHERS}/{path}"
+        with opened(self.cache.others / path, name, REMAKE) as source, atomic(target) as part:
+            sha256 = copy_file(source, part)
+            if name in self.sums:
+                self.sums[name].compare(sha256)
+
+
+def all_others(cache: PackedCache, sums: Checksums) -> list[str]:
+    """The files that are carried along, below the cache: those that should be there as well as those that are."""
+    listed = (name.removeprefix(f"{OTHERS}/") for name in sums if name.startswith(f"{OTHERS}/"))
+    return sorted({*cache.other_paths(), *listed})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +164,9 @@ class VerifyResult:
         }  # fmt: skip
 
     def rows(self) -> list[tuple[str, str]]:
-        rows = [("files", f"{self.files:,} read back, {len(self.problems):,} with problems")]
+        count = len(self.problems)
+        found = f"{count:,} {'problem' if count == 1 else 'problems'}" if count else "no problems"
+        rows = [("files", f"{self.files:,} read back, {found}")]
         if self.against is not None:
             rows += [
                 ("rest", "everything but the latents is the same" if not self.problems else "see the problems"),
@@ -129,9 +180,9 @@ class VerifyResult:
 
 
 def verify_cache(
-    place: str,
+    place: Place,
     *,
-    against: str | None = None,
+    against: Place | None = None,
     tokenizer: Tokenizer | None = None,
     decoded: int = DECODED,
     watch: Watcher = lambda done, total: None,
@@ -143,19 +194,27 @@ def verify_cache(
         tokenizer: of the model that the latents are of; some clips are decoded before and after.
         decoded: how many clips.
     """
-    start, cache = time.perf_counter(), PackedCache(place)
+    start, cache = time.perf_counter(), PackedCache(Path(place))
     problems: list[str] = []
+    damaged: set[str] = set()  # shards
     checker = Checker(cache, Path(against) if against is not None else None, tokenizer, decoded)
     for done, path in enumerate(cache.files):
         watch(done, len(cache.files))
         try:
+            cache.check(path)
+        except InlayError as error:
+            problems.append(f"{path}: {error}")
+            damaged.add(cache.files[path].shard)
+            continue
+        try:
             checker.check(path)
         except InlayError as error:
             problems.append(f"{path}: {error}")
-    problems += checker.check_others()
+    problems += checker.check_whole(damaged)
     watch(len(cache.files), len(cache.files))
     return VerifyResult(
-        place=place, files=len(cache.files), problems=tuple(problems), against=against, loss=checker.loss,
+        place=os.fspath(place), files=len(cache.files), problems=tuple(problems),
+        against=None if against is None else os.fspath(against), loss=checker.loss,
         psnr=tuple(checker.psnr), seconds=time.perf_counter() - start,
     )  # fmt: skip
 
@@ -173,7 +232,7 @@ class Checker:
         self.loss, self.psnr = Loss(), list[float]()
 
     def check(self, path: str) -> None:
-        self.cache.check(path)
+        check_kept(self.cache.rest(path))
         if self.source is None:
             return
         original = self.source / path
@@ -194,16 +253,57 @@ class Checker:
             if self.tokenizer is not None and len(self.psnr) < self.decoded:
                 self.psnr.append(decoded_psnr(self.tokenizer, z, back.to(z.dtype), normalised=self.form.normalised))
 
-    def check_others(self) -> list[str]:
-        """Files that are carried along and differ from the cache's own."""
+    def check_whole(self, damaged: set[str]) -> list[str]:
+        """What is wrong with the files that are carried along, the descriptions and the shards as a whole.
+
+        Args:
+            damaged: shards of which something is known to be wrong already.
+        """
+        problems: list[str] = []
+        sums, shards = Checksums(), Checksums()
+        try:
+            sums = load_checksums(self.cache.root, needed=self.cache.record.checksums)
+        except TokenFileError as error:
+            problems.append(str(error))
+        wrong = self._wrong(sums)
+        if DATASET not in wrong:
+            try:
+                shards = shard_checksums(self.cache.root, self.cache.files.values())
+            except TokenFileError as error:
+                problems.append(str(error))
+        wrong |= self._wrong({name: one for name, one in shards.items() if name not in damaged})
+        return [*problems, *wrong.values(), *self._changed(wrong, sums)]
+
+    def _wrong(self, sums: Checksums) -> dict[str, str]:
+        """Which files are not what was written, and what is wrong with them."""
+        found = {}
+        for name, one in sums.items():
+            try:
+                one.check(self.cache.root)
+            except TokenFileError as error:
+                found[name] = str(error)
+        return found
+
+    def _changed(self, wrong: Collection[str], sums: Checksums) -> Iterator[str]:
+        """Files that are carried along, as they were, and differ from the cache's own."""
         if self.source is None:
-            return []
-        problems = []
-        for path in self.cache.other_paths():
+            return
+        for path in all_others(self.cache, sums):
+            if f"{OTHERS}/{path}" in wrong:
+                continue
             original = self.source / path
             if not original.is_file() or not filecmp.cmp(original, self.cache.others / path, shallow=False):
-                problems.append(f"{path}: is not what the cache has; has that changed since it was packed?")
-        return problems
+                yield f"{path}: is not what the cache has; has that changed since it was packed?"
+
+
+def check_kept(member: bytes) -> None:
+    """Refuse a file whose packing lost what lies between the numbers of its latents."""
+    head, _ = unpack_rest(member)
+    if head["kind"] == "hole" and (hole := Hole.parse(head["hole"])).gaps > hole.between:
+        raise CacheError(
+            "has latents that are a view of a larger tensor, the rest of which an earlier release left out: it comes "
+            "back as zeros; pack the cache again"
+        )
 
 
 @torch.inference_mode()

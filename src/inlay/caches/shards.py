@@ -20,7 +20,7 @@ from inlay.caches.table import FORMATS
 from inlay.codec import LatentDecoder
 from inlay.container import as_stored, to_bytes
 from inlay.container.tokens import Tokens
-from inlay.errors import InlayError
+from inlay.errors import InlayError, TokenFileError
 from inlay.fill import Filler
 from inlay.masking import Budget
 from inlay.scale.layout import TAR, VideoRecord, dump, dump_line, shard_name, shard_record_name, video_key
@@ -62,12 +62,12 @@ class FileShard:
 
 def load_shard(store: Store, number: int) -> CacheShard | None:
     """The record of a shard that is whole; None where it is still to be made."""
-    text = store.read_text(shard_record_name(number))
-    if text is None:
-        return None
     try:
+        text = store.read_text(shard_record_name(number))
+        if text is None:
+            return None
         record = CacheShard.parse(text)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError, TokenFileError):
         return None
     return record if record.shard is None or store.size(record.shard) == record.bytes else None
 

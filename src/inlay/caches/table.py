@@ -36,7 +36,7 @@ def find_format(root: Path, name: str = AUTO) -> tuple[CacheFormat, list[Path]]:
     return found[0]
 
 
-def rebuild(member: bytes, latents: Latents, out: BinaryIO) -> None:
-    """Write a cache file again: everything as it was, with these latents."""
+def rebuild(member: bytes, clips: int, latents: Latents, out: BinaryIO) -> None:
+    """Write a cache file again: everything as it was, with these latents of so many clips."""
     head, rest = unpack_rest(member)
-    pick("kind of cache file", str(head.get("kind")), BUILDERS)(head, rest, latents, out)
+    pick("kind of cache file", str(head.get("kind")), BUILDERS)(head, rest, clips, latents, out)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inlay.caches.base import CacheFile, CacheFormat, HoleFile, NewClip, file_bytes, files_below
+from inlay.caches.base import CacheFile, CacheFormat, HoleFile, NewClip, file_bytes, files_below, usual_fps
 from inlay.caches.holes import DTYPES, CacheError, TensorPlace, torch_contents
 from inlay.files import write_atomic
 
@@ -27,8 +27,7 @@ def hole_file(path: Path, whole: bool, find: Any, *, wanted: str) -> HoleFile:
     place = find(contents)
     if not isinstance(place, TensorPlace):
         raise CacheError(f"holds no {wanted}; is it a cache of another trainer?")
-    fps = contents.get("fps") if isinstance(contents, dict) else None
-    return HoleFile(data, hole(place), fps=float(fps) if isinstance(fps, int | float) and fps > 0 else None)
+    return HoleFile(data, hole(place), fps=usual_fps(contents.get("fps") if isinstance(contents, dict) else None))
 
 
 def save(path: Path, contents: Any) -> Path:

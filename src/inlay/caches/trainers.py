@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import importlib
-import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -20,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from inlay.caches.fastvideo import BYTES
+from inlay.caches.fastvideo import BYTES, rest_of_table
 from inlay.caches.reader import PackedCache
 from inlay.caches.rest import unpack_rest
-from inlay.errors import UsageError, require
+from inlay.errors import UsageError
 
 
 def _opened(place: str | Path | PackedCache, *formats: str) -> PackedCache:
@@ -129,9 +128,8 @@ class FastVideoDataset(Dataset[Any]):
 @lru_cache(maxsize=2)
 def _rows(cache: PackedCache, path: str) -> list[dict[str, Any]]:
     """The rows of a table without their latents; kept for the next row of the same table."""
-    parquet = require("pyarrow.parquet", extra="scale")
     _, rest = unpack_rest(cache.rest(path))
-    rows: list[dict[str, Any]] = parquet.read_table(io.BytesIO(rest), use_threads=False).to_pylist()
+    rows: list[dict[str, Any]] = rest_of_table(rest, len(cache.files[path].clips)).read(use_threads=False).to_pylist()
     return rows
 
 
