@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inlay.caches import PackedCache, pack_cache
+from inlay.caches import PackedCache, pack_cache, verify_cache
 from inlay.caches.table import FORMATS, find_format
 from inlay.cli.main import main
 from inlay.errors import OutputError
@@ -161,12 +161,13 @@ def test_the_loss_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_workers_make_the_same_bytes(tmp_path: Path) -> None:
-    genuine.simpletuner(tmp_path / "cache", 4)
+    cut(genuine.musubi_wan(tmp_path / "cache", 5)[2])
     words = ["cache", "pack", str(tmp_path / "cache")]
     assert main([*words, str(tmp_path / "one"), "--shard-files", "1", "-q"]) == 0
     assert main([*words, str(tmp_path / "two"), "--shard-files", "1", "--workers", "2", "-q"]) == 0
     one, two = (contents(tmp_path / name, without="report") for name in ("one", "two"))
     assert one == two
+    assert one["checksums.jsonl"].count(b'"files/') == 6, "of five texts and a file that was cut short"
 
 
 def test_zeros_of_padded_text_cost_nothing(tmp_path: Path) -> None:
@@ -195,6 +196,27 @@ def test_a_killed_job_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     assert main([*words, str(out), "--shard-files", "2", "-q"]) == 0
     assert there == {p: p.stat().st_mtime_ns for p in whole}, "what was done is not done again"
     assert contents(out, without="report") == contents(tmp_path / "whole", without="report")
+
+
+def test_a_job_killed_while_it_carries_files_along_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    """Nothing half-copied stays, and what was copied before the kill is listed with its checksum too."""
+    genuine.musubi_wan(tmp_path / "cache")
+    for n in range(8):
+        with (tmp_path / "cache" / f"video_{n}.mp4").open("wb") as file:
+            file.truncate((16 << 20) + n)
+    words = ["cache", "pack", str(tmp_path / "cache")]
+    assert main([*words, str(tmp_path / "whole"), "-q"]) == 0
+    out = tmp_path / "killed"
+    job = subprocess.Popen([sys.executable, "-m", "inlay", *words, str(out), "-q"])
+    while len(list(out.glob("files/*.mp4"))) < 2 and job.poll() is None:
+        time.sleep(0.002)
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    assert not (out / "checksums.jsonl").exists(), "the job was not interrupted"
+    (out / "files" / ".video_7.mp4.0123456789ab.part").write_bytes(b"half")  # as one that was killed leaves
+    assert main([*words, str(out), "-q"]) == 0
+    assert contents(out, without="report") == contents(tmp_path / "whole", without="report")
+    assert verify_cache(out, against=tmp_path / "cache").problems == ()
 
 
 def test_a_full_disk_is_no_fault_of_the_cache(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from inlay.caches.holes import CacheError, Hole
 from inlay.caches.rest import pack_rest
-from inlay.files import PART
 
 Latents = Callable[[int], Tensor]  # row -> [C, T, H, W]
 
@@ -200,5 +199,5 @@ class CacheFormat(ABC):
 
 def files_below(root: Path, suffix: str) -> list[Path]:
     """All files with this ending, in an order that depends on nothing but their names."""
-    found = [p for p in root.rglob(f"*{suffix}") if p.is_file() and not p.name.endswith(PART)]
+    found = [p for p in root.rglob(f"*{suffix}") if p.is_file()]  # parts end otherwise
     return sorted(found, key=lambda p: os.fsencode(p.relative_to(root)))

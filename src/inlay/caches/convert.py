@@ -28,8 +28,8 @@ from inlay.caches.layout import CACHE, CHECKSUMS, FILES, OTHERS, PLAN, CacheReco
 from inlay.caches.listing import CacheItem, CacheListing, check_apart, list_cache
 from inlay.caches.shards import FileShard, PackTask, load_shard, make_shard
 from inlay.caches.sums import Checksum, Checksums, copy_file, dump_checksums, parse_checksums
+from inlay.caches.target import PARTS, is_part
 from inlay.errors import ConfigError, OutputError, TokenFileError, UsageError, pick
-from inlay.files import PART
 from inlay.fill import FILLS
 from inlay.masking import CRITERIA, KINDS, REFERENCES, Budget
 from inlay.scale.layout import (
@@ -181,8 +181,9 @@ def pack_cache(
     store.prepare()
     with store.locked():
         store.clear()
-        for left in (Path(out) / OTHERS).rglob(f"*{PART}"):  # by a job that was killed
-            left.unlink()
+        for left in (Path(out) / OTHERS).rglob(PARTS):  # by a job that was killed
+            if is_part(left.name):
+                left.unlink()
         agree(store, config, listing)
         sums = sums_before(store)
         record = agreed_record(store, listing, sums)

@@ -28,6 +28,7 @@ from torch import Tensor
 from inlay.errors import TokenFileError
 
 FREE_BYTES = 1 << 28  # that may come back from nothing: zeros in the place of what is not stored
+MOST_SIDES = 8  # of a tensor: [1, C, T, H, W], and some more to name in a message
 _LARGEST = 1 << 48  # number in the record of a hole
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}  # as safetensors calls them
 STORAGES = {"BFloat16Storage": "BF16", "HalfStorage": "F16", "FloatStorage": "F32"}
@@ -56,8 +57,12 @@ class Hole:
 
     def __post_init__(self) -> None:
         """Refuse numbers outside the bytes, or on top of one another."""
+        if len(self.shape) > MOST_SIDES:
+            raise CacheError(f"has latents of {len(self.shape):,} dimensions; is it of another trainer?")
         if self.dtype not in DTYPES:
-            raise CacheError(f"has latents of {self.dtype}; caches hold {', '.join(DTYPES)}: is it of another trainer?")
+            raise CacheError(
+                f"has latents of {str(self.dtype)[:40]}; caches hold {', '.join(DTYPES)}: is it of another trainer?"
+            )
         numbers = (self.offset, self.length, self.start, self.between, *self.shape, *self.stride, *self.checksums)
         if not all(type(number) is int and 0 <= number < _LARGEST for number in numbers):
             raise CacheError("is damaged: what it says of its latents makes no sense")

@@ -13,6 +13,7 @@ OUT/
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -36,12 +37,16 @@ class OtherVersionError(TokenFileError):
 
 
 def check_inside(name: object) -> None:
-    """Refuse the name of a file that leads out of its folder: a cache may come from anywhere."""
+    """Refuse the name of a file that leads out of its folder, whatever folder that is: a cache may come from anywhere.
+
+    Names are spelt in one way only: of `files//etc/x` the part below `files/` would lead out.
+    """
     if not isinstance(name, str):
         raise TypeError(f"{ascii(name)[:40]} is no name")
     path = PurePath(name)
-    if not path.parts or path.anchor or ".." in path.parts or "\0" in name:
-        raise TokenFileError(f"names a file {name!r}, which leads out of the cache; do not trust it")
+    if not path.parts or path.anchor or ".." in path.parts or "\0" in name or path.as_posix() != name:
+        raise TokenFileError(f"names a file {ascii(name)[:100]}, which leads out of the cache; do not trust it")
+    os.fsencode(name)  # half a character, as JSON can spell it, is no name: a ValueError
 
 
 def lines_of(text: str) -> list[str]:

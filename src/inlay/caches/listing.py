@@ -11,8 +11,8 @@ from pathlib import Path
 from inlay.caches.base import CacheFormat, ClipFacts
 from inlay.caches.holes import CacheError
 from inlay.caches.table import find_format
+from inlay.caches.target import is_part
 from inlay.errors import UsageError
-from inlay.files import PART
 from inlay.scale.sources import readable
 
 
@@ -105,7 +105,7 @@ def _of_one_kind(form: CacheFormat, root: Path, item: CacheItem, dtype: str, mod
 
 
 def _all_files(root: Path) -> list[str]:
-    found = (p for p in root.rglob("*") if p.is_file() and not p.name.endswith(PART))
+    found = (p for p in root.rglob("*") if p.is_file() and not is_part(p.name))
     return sorted((p.relative_to(root).as_posix() for p in found), key=os.fsencode)
 
 

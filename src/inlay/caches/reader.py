@@ -18,10 +18,10 @@ from inlay.caches.base import MODELS
 from inlay.caches.layout import CACHE, FILES, OTHERS, RESTORE, CacheRecord, PackedFile, packed_files
 from inlay.caches.sums import REMAKE, opened
 from inlay.caches.table import FORMATS, rebuild
+from inlay.caches.target import is_part
 from inlay.container import open as open_tokens
 from inlay.container.tokens import Tokens
 from inlay.errors import TokenFileError, UsageError, pick
-from inlay.files import PART
 from inlay.fill import FILLS
 from inlay.scale.layout import DATASET
 from inlay.scale.reading.dense import MAKERS_CHOICE
@@ -79,7 +79,7 @@ class PackedCache:
 
     def other_paths(self) -> Iterator[str]:
         for path in sorted(self.others.rglob("*")):
-            if path.is_file() and not path.name.endswith(PART):
+            if path.is_file() and not is_part(path.name):
                 yield path.relative_to(self.others).as_posix()
 
     def open(self, path: str) -> BinaryIO:

@@ -29,6 +29,7 @@ from inlay.codec.quality import frame_errors, frame_psnr
 from inlay.errors import InlayError, ShapeError, TokenFileError, UsageError
 from inlay.files import atomic, made_folder, writing
 from inlay.scale.layout import DATASET
+from inlay.scale.sources import readable
 from inlay.scale.store import Place
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import to_frames
@@ -52,12 +53,12 @@ class UnpackResult:
     seconds: float
 
     def record(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return vars(self) | {"source": readable(self.source), "out": readable(self.out)}
 
     def rows(self) -> list[tuple[str, str]]:
         before = f", {self.files_before:,} of them were there" if self.files_before else ""
         return [
-            ("cache", f"{self.out}, {self.format}"),
+            ("cache", f"{readable(self.out)}, {self.format}"),
             ("files", f"{self.files:,} with latents, {self.others:,} others{before}"),
             ("bytes", f"{self.bytes:,}"),
             ("took", f"{self.seconds:.1f} s"),
@@ -126,6 +127,8 @@ class Unpacker:
             return
         with atomic(target) as part, part.open("wb") as file:
             self.cache.write(path, file)
+            if (size := file.tell()) != packed.bytes and self.exact:
+                raise CacheError(f"{path}: would come back as {size:,} bytes, and had {packed.bytes:,}; {REMAKE}")
 
     def _copy(self, path: str, target: Path) -> None:
         name = f"{OTHERS}/{path}"
@@ -155,8 +158,9 @@ class VerifyResult:
 
     def record(self) -> dict[str, Any]:
         return {
-            "place": self.place, "ok": not self.problems, "files": self.files, "problems": list(self.problems),
-            "against": self.against, "clips_compared": self.loss.clips,
+            "place": readable(self.place), "ok": not self.problems, "files": self.files,
+            "problems": list(map(readable, self.problems)),
+            "against": None if self.against is None else readable(self.against), "clips_compared": self.loss.clips,
             "relative_error": self.loss.mean if self.against else None,
             "worst_relative_error": self.loss.worst if self.against else None,
             "decoded_psnr": sum(self.psnr) / len(self.psnr) if self.psnr else None, "clips_decoded": len(self.psnr),
@@ -176,7 +180,7 @@ class VerifyResult:
         if self.psnr:
             mean = sum(self.psnr) / len(self.psnr)
             rows.append(("decoded", f"{mean:.2f} dB from the decoded latents of the cache, of {len(self.psnr)} clips"))
-        return rows + [("problem", problem) for problem in self.problems]
+        return rows + [("problem", readable(problem)) for problem in self.problems]
 
 
 def verify_cache(

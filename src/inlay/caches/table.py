@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from inlay.caches.base import CacheFormat, Latents, write_hole
 from inlay.caches.fastvideo import FastVideo, write_table
+from inlay.caches.holes import CacheError
 from inlay.caches.musubi import Musubi
 from inlay.caches.rest import unpack_rest
 from inlay.caches.torchfiles import DiffSynth, Ltx, SimpleTuner
@@ -39,4 +40,7 @@ def find_format(root: Path, name: str = AUTO) -> tuple[CacheFormat, list[Path]]:
 def rebuild(member: bytes, clips: int, latents: Latents, out: BinaryIO) -> None:
     """Write a cache file again: everything as it was, with these latents of so many clips."""
     head, rest = unpack_rest(member)
-    pick("kind of cache file", str(head.get("kind")), BUILDERS)(head, rest, clips, latents, out)
+    kind = head.get("kind")
+    if not isinstance(kind, str) or kind not in BUILDERS:
+        raise CacheError(f"is damaged, or of a later release: the kind of its file is {ascii(kind)[:40]}")
+    BUILDERS[kind](head, rest, clips, latents, out)

@@ -12,6 +12,7 @@ from pathlib import Path
 from inlay.errors import UsageError
 from inlay.files import PART, part_beside, writing
 
+PARTS = f".*{PART}"  # where to look for them
 _PART_END = re.compile(rf"\.[0-9a-f]{{12}}{re.escape(PART)}\Z")  # of the names that `part_beside` makes
 
 
@@ -44,10 +45,15 @@ def remove_parts(targets: Iterable[Path]) -> None:
     for target in targets:
         ours.setdefault(target.parent, set()).add(beginning(part_beside(target)))
     for folder, beginnings in ours.items():
-        for found in folder.glob(f".*{PART}") if folder.is_dir() else ():
-            if _PART_END.search(found.name) and beginning(found) in beginnings and found.is_file():
+        for found in folder.glob(PARTS) if folder.is_dir() else ():
+            if is_part(found.name) and beginning(found) in beginnings and found.is_file():
                 with writing(found):
                     found.unlink(missing_ok=True)
+
+
+def is_part(name: str) -> bool:
+    """Whether a file was left half-written by a job of ours; a file of the cache may be called `notes.part`."""
+    return name.startswith(".") and _PART_END.search(name) is not None
 
 
 def beginning(part: Path) -> str:
