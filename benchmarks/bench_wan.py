@@ -9,8 +9,8 @@ library does it; ours with weights channels-last; ours replayed alone. Block by 
 (two slots of a video) runs eagerly, so that a shape has one graph and not three. Times are medians of whole calls after
 a warm-up, divided by the clips of a batch. Before it is timed each form is held against diffusers' numbers; one that
 fails, or that compiles longer than `--compile-seconds`, is recorded with its error and what was found before it. Only
-the first batch is compiled. After `--seconds` nothing more is begun. The file is written after each form, and names
-what has not been run. `--device cpu --tiny` only shows that it runs.
+the first batch is compiled. After `--seconds` nothing more is begun. The file is written after each half of a form,
+and names what has not been run. `--device cpu --tiny` only shows that it runs.
 """
 
 from __future__ import annotations
@@ -125,14 +125,16 @@ def with_cache(
 FORMS: dict[str, Callable[[Wan], Form]] = {
     "diffusers_eager": theirs,
     "ours_eager": lambda network: (network.encode, network.decode),
-    "ours_compiled_blocks": compiled_blocks,
-    "ours_compiled": compiled,
     "ours_channels_last": channels_last,
     "ours_replayed": lambda network: (Replay(network.encode), Replay(network.decode)),
-}
+    "ours_compiled_blocks": compiled_blocks,
+    "ours_compiled": compiled,
+}  # in this order: what compiles may take all the time there is
 
 
-def measure_form(form: Form, sample: Sample, a: argparse.Namespace, row: dict[str, Any]) -> None:
+def measure_form(
+    form: Form, sample: Sample, a: argparse.Namespace, row: dict[str, Any], keep: Callable[[], None]
+) -> None:
     """Into the row: milliseconds a clip, the peak of memory, and how far the numbers are from those of diffusers."""
     halves = (("encode", form[0], sample.x, sample.z), ("decode", form[1], sample.z, sample.pixels))
     for name, call, given, wanted in halves:
@@ -146,6 +148,7 @@ def measure_form(form: Form, sample: Sample, a: argparse.Namespace, row: dict[st
         row[f"{name}_ms"] = spent["ms"] / len(given)
         if a.device == "cuda":
             row[f"{name}_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
+        keep()
 
 
 @contextmanager
@@ -183,11 +186,14 @@ class Sample:
 
 
 @torch.inference_mode()
-def measure(network: Wan, form: str, sample: Sample, a: argparse.Namespace) -> dict[str, Any]:
-    begin, row = time.perf_counter(), dict[str, Any]()
+def measure(
+    network: Wan, form: str, sample: Sample, a: argparse.Namespace, row: dict[str, Any], keep: Callable[[], None]
+) -> None:
+    """Fill the row of a form; it is kept after each half."""
+    begin = time.perf_counter()
     try:
         with at_most(a.compile_seconds) if form in COMPILED else nullcontext():
-            measure_form(FORMS[form](network), sample, a, row)
+            measure_form(FORMS[form](network), sample, a, row, keep)
     except Exception as error:  # the other forms are worth their numbers all the same
         late = form in COMPILED and time.perf_counter() - begin > a.compile_seconds  # whatever the compiler made of it
         told = f"took more than {a.compile_seconds:.0f} s" if late else f"{type(error).__name__}: {error}"
@@ -196,7 +202,7 @@ def measure(network: Wan, form: str, sample: Sample, a: argparse.Namespace) -> d
         torch._dynamo.reset()
     if a.device == "cuda":
         torch.cuda.empty_cache()
-    return row | {"seconds_in_all": round(time.perf_counter() - begin, 1)}
+    row["seconds_in_all"] = round(time.perf_counter() - begin, 1)
 
 
 def plan(a: argparse.Namespace) -> list[tuple[int, str, str]]:
@@ -205,6 +211,12 @@ def plan(a: argparse.Namespace) -> list[tuple[int, str, str]]:
     jobs = [(batch, name, form) for batch in a.batches for name in a.models for form in forms]
     jobs = [job for job in jobs if job[0] == a.batches[0] or job[2] not in COMPILED]
     return sorted(jobs, key=lambda job: job[:2] != (a.batches[0], a.models[0]) and 1 + (job[2] in COMPILED))
+
+
+def write(record: dict[str, Any], out: Path | None) -> None:
+    """What is known so far: a run cut short leaves what it found."""
+    if out:
+        out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def main() -> None:
@@ -243,12 +255,11 @@ def main() -> None:
             record["models"][name] = {"parameters": networks[name].spec.parameters}
         if (name, batch) not in samples:
             samples[name, batch] = Sample.of(networks[name], batch, a)
-        row = measure(networks[name], form, samples[name, batch], a)
-        record["models"][name][f"{form}_batch{batch}"] = row
+        row = record["models"][name][f"{form}_batch{batch}"] = dict[str, Any]()
+        measure(networks[name], form, samples[name, batch], a, row, partial(write, record, a.out))
         record["left_out"].pop(0)
         print(name, batch, form, row, flush=True)
-        if a.out:  # after every form, so that a run cut short leaves what it found
-            a.out.write_text(json.dumps(record, indent=1) + "\n")
+        write(record, a.out)
     if not a.out:
         print(json.dumps(record, indent=1))
 

@@ -20,7 +20,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -55,17 +55,18 @@ def main() -> None:
         tau = tau_for(tokenizer.encode_pixels(tokenizer.pixels([video[:CLIP]])), args.keep)
         for batch in args.batches:
             for kind in ("clips", "stream"):
-                rows += [{"model": model, **row} for row in measure(tokenizer, video, kind, batch, tau, args)]
-                shown = [{name: value for name, value in row.items() if name != "device"} for row in rows[-2:]]
-                sys.stdout.write(f"{time.monotonic() - began:6.1f} s " + "\n".join(map(str, shown)) + "\n")
-                sys.stdout.flush()
-                args.out.write_text(json.dumps(record(args, rows), indent=1) + "\n")
+                for found in measure(tokenizer, video, kind, batch, tau, args):
+                    rows[:] = [*(row for row in rows if row is not found), found]
+                    found["model"] = model
+                    shown = {name: value for name, value in found.items() if name != "device"}
+                    print(f"{time.monotonic() - began:6.1f} s {shown}", flush=True)
+                    args.out.write_text(json.dumps(record(args, rows), indent=1) + "\n")
 
 
 def measure(
     tokenizer: Tokenizer, video: Video, kind: str, batch: int, tau: float, args: argparse.Namespace
-) -> list[dict[str, object]]:
-    """Milliseconds a clip of 33 frames, for the networks alone and for the codec, both ways."""
+) -> Iterator[dict[str, object]]:
+    """Milliseconds a clip of 33 frames, for the networks alone and for the codec; a row comes again with more in it."""
     mode = "clips" if kind == "clips" else "auto"
     config = EncodeConfig(mode=mode, cuts=kind == "stream", key_seconds=0)
     videos = [on(video, args.frames_on, tokenizer.device)] * batch
@@ -88,26 +89,28 @@ def measure(
 
     alone = Alone(tokenizer, video, [len(chunk[0].mask) for chunk in chunks], kind, batch, tau)
     clips = batch * len(video) / CLIP
-    rows = [row(kind, batch, "encode", spent(alone.encode, args) / clips, spent(encode, args) / clips)]
+    found = row(kind, batch, "encode", spent(alone.encode, args) / clips, spent(encode, args) / clips)
+    yield found
 
     def encode_many() -> None:
         groups = ([[video] for video in videos] for _ in range(STEADY))
-        for _, found in encode_groups(tokenizer, groups, config, budget=Budget(tau=tau), batch=batch):
-            if isinstance(found, Exception):
-                raise found
+        for _, made in encode_groups(tokenizer, groups, config, budget=Budget(tau=tau), batch=batch):
+            if isinstance(made, Exception):
+                raise made
 
     def alone_many() -> None:
         for _ in range(STEADY):
             alone.encode()
 
     networks, codec = (spent(call, args) / clips / STEADY for call in (alone_many, encode_many))
-    rows[0] |= {"steady_networks_ms": round(1000 * networks, 4), "steady_codec_ms": round(1000 * codec, 4)}
-    rows[0] |= {"steady_share": round(networks / codec, 4)}
+    found |= {"steady_networks_ms": round(1000 * networks, 4), "steady_codec_ms": round(1000 * codec, 4)}
+    found |= {"steady_share": round(networks / codec, 4)}
+    yield found
     if args.profile:
-        rows[0] |= {"device": {"networks": busy(alone_many, clips), "codec": busy(encode_many, clips)}}
+        found |= {"device": {"networks": busy(alone_many, clips), "codec": busy(encode_many, clips)}}
+        yield found
     if "decode" in args.ways:
-        rows.append(row(kind, batch, "decode", spent(alone.decode, args) / clips, spent(decode, args) / clips))
-    return rows
+        yield row(kind, batch, "decode", spent(alone.decode, args) / clips, spent(decode, args) / clips)
 
 
 def busy(call: Callable[[], object], clips: float) -> dict[str, object]:

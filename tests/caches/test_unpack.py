@@ -361,7 +361,7 @@ HOLES: list[tuple[dict[str, Any], str]] = [
     ({"checksums": ["a"]}, "makes no sense"),
     ({"checksums": 5}, "says nothing of its latents"),
     ({"dtype": "I64"}, "has latents of I64"),
-    ({"dtype": "X" * 100_000}, "has latents of XXX"),
+    ({"dtype": "X" * 100_000}, "has latents of X"),
     ({"dtype": "F32"}, "cannot hold"),
     ({"dtype": {}}, "says nothing of its latents"),
     ({"more": 1}, "says nothing of its latents"),
