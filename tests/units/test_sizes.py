@@ -214,6 +214,20 @@ class TestChoice:
             assert torch.equal(video._sample.frames_THWC, clip.frames[33:66])
         assert solved.recipe.scale == "1" and solved.looked == 3
 
+    def test_a_size_with_other_chunks_is_judged_by_the_same_frames(self, tokenizer: Tokenizer) -> None:
+        """Where a cut is found at one size alone, its chunks begin elsewhere."""
+        one, two = (EncodeConfig(mode="clips", chunk_frames=n, cuts=False) for n in (17, 9))
+        with (
+            SizedVideo.of(tokenizer, [SMOOTH], one, sizes=["1", "1/2"]) as video,
+            SizedVideo.of(tokenizer, [SMOOTH], two, sizes=["1/2"]) as cut,
+        ):
+            video.videos["1/2"].close()
+            video.videos["1/2"] = cut.full
+            solved = video.solve(Budget(bits=0.1))
+            small = Tokens.join(cut.full.solve(Budget(bits=0.1)))
+            assert video._psnr(solved) == mean_psnr([SMOOTH], [tokenizer.decode(as_stored(small))])
+        assert solved.recipe.scale == "1/2" and len(small.spans) == 2
+
     def test_who_looks_on_sees_the_latents_of_the_choice_alone(self, tokenizer: Tokenizer) -> None:
         class Grids(Watch):
             def __init__(self) -> None:

@@ -165,14 +165,13 @@ class SizedVideo:
         return replace(best, solution=replace(best.solution, trials=trials), looked=looked)
 
     def _psnr(self, solved: SolvedVideo) -> float:
-        """Of the sample, as a reader of the file would see it; below all others where it has no such chunk."""
+        """Of the sample, as a reader of the file would see it; another size may have been cut into other chunks."""
         sample = self._sample
         assert sample is not None, "a video begins with a key chunk"
-        tokens = _chunk_at(solved, sample.first)
-        if tokens is None or tokens.info.frames != len(sample.frames_THWC):
-            return 0.0
-        decoded = Decoder(self.parts, fill=self.config.fill).push(as_stored(tokens))
-        return _mean_psnr(sample.frames_THWC, decoded.frames.cpu())
+        first, chunks = _around(solved, sample.first, sample.first + len(sample.frames_THWC))
+        decoder = Decoder(self.parts, fill=self.config.fill)
+        decoded = torch.cat([video.frames.cpu() for video in decoder.decode(map(as_stored, chunks))])
+        return _mean_psnr(sample.frames_THWC, decoded[sample.first - first :][: len(sample.frames_THWC)])
 
     def _bound(self, size: str) -> float:
         """PSNR of the sample made smaller and larger again: no network gives more back."""
@@ -221,13 +220,17 @@ class SizedEncoders:
                     self.videos[number].add(size, chunk)
 
 
-def _chunk_at(chunks: Iterable[Tokens], frame: int) -> Tokens | None:
-    """The key chunk that begins at this frame."""
+def _around(chunks: Iterable[Tokens], first: int, end: int) -> tuple[int, list[Tokens]]:
+    """(the frame that they begin with, chunks from the last key chunk at or before `first` on, until `end`)."""
+    begin, at, found = 0, 0, list[Tokens]()
     for tokens in chunks:
-        if frame <= 0:
-            return tokens if frame == 0 and tokens.spans[0].key else None
-        frame -= tokens.info.frames
-    return None
+        if at >= end:
+            break
+        if at <= first and tokens.spans[0].key:
+            begin, found = at, []
+        found.append(tokens)
+        at += tokens.info.frames
+    return begin, found
 
 
 def _mean_psnr(a_THWC: Tensor, b_THWC: Tensor) -> float:
