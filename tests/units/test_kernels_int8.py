@@ -87,7 +87,7 @@ def test_the_decoder_shows_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     mini = Mini(MiniConfig(decoder_coarse=64, decoder_fine=64, decoder_blocks=(2, 1))).eval().requires_grad_(False)
     for block in [*mini.decoder.coarse, *mini.decoder.fine]:
         nn.init.normal_(block.conv2.weight, std=0.02)
-    z = torch.randn(1, 16, 2, 16, 16)
+    z = torch.randn(1, mini.config.channels, 2, 16, 16)
     with torch.inference_mode():
         quick = mini.decode(z)
         monkeypatch.setenv("INLAY_FAST", "0")

@@ -155,17 +155,34 @@ class TestChoice:
         return tokens, encoder
 
     def test_few_bits_go_to_a_smaller_picture_where_that_looks_better(self, tokenizer: Tokenizer) -> None:
-        for clip, bits, scale in ((SMOOTH, 0.1, "1/2"), (SMOOTH, 0.15, "3/4"), (FINE, 0.15, "1")):
+        for clip, bits, scale, decodes in ((SMOOTH, 0.1, "1/2", 5), (SMOOTH, 0.15, "3/4", 3), (FINE, 0.15, "1", 3)):
             budget = Budget(bits=bits)
             tokens, encoder = self.solved(tokenizer, clip, budget)
             assert tokens.recipe.scale == scale
-            assert encoder.report is not None and encoder.report.decodes == 3
+            assert encoder.report is not None and encoder.report.decodes == decodes
             assert 8 * len(to_bytes(tokens)) / (17 * SIDE * SIDE) <= bits
             found = mean_psnr([clip], [tokenizer.decode(as_stored(tokens))])
             for other in ALL:
                 fixed, _ = self.solved(tokenizer, clip, budget, scale=other)
                 assert fixed.recipe.scale == other
                 assert mean_psnr([clip], [tokenizer.decode(as_stored(fixed))]) <= found + 1e-9
+
+    def test_a_video_that_bears_a_larger_tau_gets_it(
+        self, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where cells only flicker a little, fewer of them in finer steps look better than the dial's pair."""
+        shades = torch.randint(-2, 3, (5, 12, 12, 3), generator=torch.Generator().manual_seed(3))
+        flicker = shades.repeat_interleave(4, 0)[3:].repeat_interleave(8, 1).repeat_interleave(8, 2)
+        clip = Video(frames=(SMOOTH.frames[:1].int() + flicker).clamp(0, 255).to(torch.uint8))
+        tokens, encoder = self.solved(tokenizer, clip, Budget(bits=0.07))
+        assert encoder.report is not None and 0.069 < encoder.report.got <= 0.07
+        alone, _ = self.solved(tokenizer, clip, Budget(bits=0.07), scale="1")
+        assert to_bytes(alone) == to_bytes(tokens), "where the size is given, tau is chosen all the same"
+        monkeypatch.setattr("inlay.codec.sizes.TAU_SHARES", ())
+        by_dial, _ = self.solved(tokenizer, clip, Budget(bits=0.07))
+        assert tokens.recipe.tau > by_dial.recipe.tau and (tokens.recipe.step or 0) < (by_dial.recipe.step or 0)
+        found, before = (mean_psnr([clip], [tokenizer.decode(as_stored(t))]) for t in (tokens, by_dial))
+        assert found > before + 0.1
 
     def test_a_psnr_is_reached_with_the_fewest_bits(self, tokenizer: Tokenizer) -> None:
         tokens, _ = self.solved(tokenizer, SMOOTH, Budget(psnr=25))
@@ -212,7 +229,7 @@ class TestChoice:
             solved = video.solve(Budget(bits=0.15))
             assert video._sample is not None and video._sample.first == 33
             assert torch.equal(video._sample.frames_THWC, clip.frames[33:66])
-        assert solved.recipe.scale == "1" and solved.looked == 3
+        assert solved.recipe.scale == "1" and solved.looked == 4
 
     def test_a_size_with_other_chunks_is_judged_by_the_same_frames(self, tokenizer: Tokenizer) -> None:
         """Where a cut is found at one size alone, its chunks begin elsewhere."""

@@ -7,7 +7,7 @@ than cells that are rounded too coarsely. Which size is best depends on the vide
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -29,6 +29,7 @@ from inlay.types import SCALES, coded_size
 from inlay.video.frames import Video, resized
 
 COARSE_STEP = 2.0  # finer than this nothing is gained by a smaller picture
+TAU_SHARES = (0.25, 0.5, 1.0, 1.6, 2.5)  # of the profile's own tau, which videos are tried with
 PIXEL_STEP = 4  # rows and columns from one that is looked at for change to the next
 
 
@@ -40,6 +41,14 @@ def sizes_for(parts: Parts, config: EncodeConfig, budget: Budget) -> list[str]:
     by_psnr = budget.psnr is not None
     place = dial.place_of_psnr(budget.psnr or 0.0) if by_psnr else dial.place_of_bits(budget.bits or 1.0)
     return list(SCALES) if dial.at(place)[1] >= COARSE_STEP else [config.coded_scale]
+
+
+def may_climb(parts: Parts, config: EncodeConfig, budget: Budget) -> bool:
+    """Whether taus beyond the dial's may be tried for this budget."""
+    return budget.kind == "bits" and budget.tau is None and parts.dial(config) is not None
+
+
+Judged = tuple[SolvedVideo, float]  # and the PSNR of its sample
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,10 +65,13 @@ class SizedVideo:
 
     with SizedVideo.of(tokenizer, reader.chunks(), sizes=["1", "1/2"]) as video:
         for tokens in video.solve(budget): ...
+
+    Args:
+        judged: frames are sampled, to choose by how they come back.
     """
 
-    def __init__(self, parts: Parts, config: EncodeConfig, sizes: Sequence[str]) -> None:
-        self.parts, self.config = parts, config
+    def __init__(self, parts: Parts, config: EncodeConfig, sizes: Sequence[str], *, judged: bool = True) -> None:
+        self.parts, self.config, self.judged = parts, config, judged
         self.videos = {size: WholeVideo(parts, replace(config, scale=size)) for size in sizes}
         self._recent: list[Tensor] = []  # frames since the chunk that was added last
         self._first = 0  # number of the first of them
@@ -67,10 +79,11 @@ class SizedVideo:
 
     @classmethod
     def of(
-        cls, parts: Parts, pieces: Iterable[Video], config: EncodeConfig | None = None, *, sizes: Sequence[str]
-    ) -> SizedVideo:
+        cls, parts: Parts, pieces: Iterable[Video], config: EncodeConfig | None = None, *, sizes: Sequence[str],
+        judged: bool = True,
+    ) -> SizedVideo:  # fmt: skip
         """Encode a video, given in any pieces."""
-        video = cls(parts, (config or EncodeConfig()).resolve(parts.spec), sizes)
+        video = cls(parts, (config or EncodeConfig()).resolve(parts.spec), sizes, judged=judged)
         try:
             encoders = SizedEncoders(parts, [video])
             for piece in and_end(pieces):
@@ -100,14 +113,14 @@ class SizedVideo:
 
     def show(self, piece: Video) -> None:
         """Frames that chunks will be made of, before any of them is."""
-        if len(self.videos) > 1:
+        if self.judged:
             self._recent.append(piece.frames.cpu())
 
     def add(self, size: str, chunk: LatentChunk) -> None:
         """The next chunk of the video at one size."""
         video = self.videos[size]
         video.add(chunk)
-        if len(self.videos) > 1 and video is self.full:
+        if self.judged and video is self.full:
             self._take_sample(chunk)
 
     def _take_sample(self, chunk: LatentChunk) -> None:
@@ -130,7 +143,8 @@ class SizedVideo:
         self.full.check_not_empty()
         wanted = sizes_for(self.parts, self.config, budget)
         videos = {size: video for size, video in self.videos.items() if size in wanted}
-        if len(videos) == 1:
+        climbs = may_climb(self.parts, self.config, budget)
+        if len(videos) == 1 and not climbs:
             return self._chosen(self.full.solve(budget, quality))
         if budget.kind == "psnr":
             return self._fewest_bits(videos, budget, quality)
@@ -140,12 +154,39 @@ class SizedVideo:
                 solved.append(video.solve(budget))
             except ConfigError as error:  # a smaller size may grant what a larger one cannot
                 refusal = error
-        judged = [(found, self._psnr(found)) for found in solved]
-        if not judged:
+        if not solved:
             assert refusal is not None, "what was not granted was refused"
             raise refusal
-        best = max(judged, key=lambda row: row[1])[0]
-        return self._chosen(best, solved, looked=len(judged))
+        judged = [(found, self._psnr(found)) for found in solved]
+        if climbs:
+            judged += self._climb(max(judged, key=_quality), budget)
+        return self._chosen(max(judged, key=_quality)[0], [found for found, _ in judged], looked=len(judged))
+
+    def _climb(self, best: Judged, budget: Budget) -> Iterator[Judged]:
+        """The same bits with fewer cells and finer steps, as long as the sample gets better: the dial is one for all
+        videos, and some bear a larger tau. With fewer cells a larger picture may pay again."""
+        sizes, climbed = list(self.videos), False
+        size = best[0].recipe.scale
+        for tau in self._larger_taus(best[0].recipe.tau):
+            found = self._judged(size, replace(budget, tau=tau))
+            if found is None or found[1] <= best[1]:
+                break
+            best, climbed = found, True
+            yield best
+        larger = sizes[max(sizes.index(size) - 1, 0)]
+        if climbed and larger != size and (found := self._judged(larger, replace(budget, tau=best[0].recipe.tau))):
+            yield found
+
+    def _larger_taus(self, tau: float) -> list[float]:
+        usual = self.full.start
+        return [usual * share for share in TAU_SHARES if usual * share > tau]
+
+    def _judged(self, size: str, budget: Budget) -> Judged | None:
+        """A budget granted at one size, and how the sample comes back; nothing where it cannot be granted."""
+        with suppress(ConfigError):
+            found = self.videos[size].solve(budget)
+            return found, self._psnr(found)
+        return None
 
     def _fewest_bits(self, videos: Mapping[str, WholeVideo], budget: Budget, quality: Quality | None) -> SolvedVideo:
         solved = [self.full.solve(budget, quality)]
@@ -218,6 +259,10 @@ class SizedEncoders:
             for chunks in encoder.rounds(ended=ended):
                 for number, chunk in chunks:
                     self.videos[number].add(size, chunk)
+
+
+def _quality(judged: Judged) -> float:
+    return judged[1]
 
 
 def _around(chunks: Iterable[Tokens], first: int, end: int) -> tuple[int, list[Tokens]]:

@@ -16,7 +16,7 @@ from inlay.codec.decoder import Decoder
 from inlay.codec.encoder import Encoder
 from inlay.codec.parts import Parts
 from inlay.codec.quality import mean_psnr
-from inlay.codec.sizes import SizedEncoders, SizedVideo, sizes_for
+from inlay.codec.sizes import SizedEncoders, SizedVideo, may_climb, sizes_for
 from inlay.codec.solve import SolvedVideo
 from inlay.codec.transfer import pinned
 from inlay.container import as_stored
@@ -110,7 +110,8 @@ class VideoEncoder:
     def _in_two_passes(self, pieces: Iterable[Video], done: int) -> Iterator[Tokens]:
         """Latents first, onto disk; then the budget is solved on them."""
         sizes = sizes_for(self.parts, self.config, self.budget)
-        with SizedVideo.of(self.parts, pieces, self.config, sizes=sizes) as video:
+        judged = len(sizes) > 1 or may_climb(self.parts, self.config, self.budget)
+        with SizedVideo.of(self.parts, pieces, self.config, sizes=sizes, judged=judged) as video:
             solved = video.solve(self.budget, self.psnr)
             for tokens in islice(solved, done, None):
                 self.parts.saw_tokens(tokens)
@@ -241,7 +242,8 @@ def _solved_in_step(
     limits: BatchLimits | None, first: int,
 ) -> Iterator[tuple[int, Tokens | Exception | None]]:  # fmt: skip
     sizes = sizes_for(parts, config, budget)
-    videos = [SizedVideo(parts, config, sizes) for _ in sources]
+    judged = len(sizes) > 1 or may_climb(parts, config, budget)
+    videos = [SizedVideo(parts, config, sizes, judged=judged) for _ in sources]
     encoders, feeds = SizedEncoders(parts, videos, first=first, batch=batch, limits=limits), Feeds(sources)
     try:
         for pieces, ended in feeds:
