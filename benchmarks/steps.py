@@ -53,8 +53,9 @@ def main() -> None:
     shapes = compare_shapes(tokenizer, clips, found, args.shapes) if args.shapes else None
     rungs = compare_rungs(tokenizer, clips, found, args.rungs, args.tau)
     record = {
-        "command": f"python benchmarks/steps.py VIDEO... --backbone {Path(args.backbone).name} --frames {args.frames} "
-        f"--side {args.side} --shapes {' '.join(map(str, args.shapes))} --rungs {' '.join(map(str, args.rungs))}",
+        "command": " ".join(
+            ["python benchmarks/steps.py VIDEO...", *(word for word in sys.argv[1:] if not word.endswith(".mp4"))]
+        ),
         "weights": tokenizer.spec.weight_hash,
         "clips": [path.stem for path in args.videos],
         "gains": found,
