@@ -204,7 +204,7 @@ class Tokenizer(Parts):
             keep: keep at most this share of the cells; `exact` makes it exactly that share.
             tokens: keep exactly this many cells.
             bits: spend at most this many bits a pixel, container included.
-            psnr: keep the fewest cells that reach this many decibels.
+            psnr: spend the fewest bits found that reach this many decibels.
             mode: what a chunk knows of the one before; "clips" is the paper's setting, every 33 frames on their own.
             criterion: how change is measured.
             reference: what a cell is compared with.

@@ -52,6 +52,13 @@ def textured(cells: int, frames: int = 17) -> Video:
 SMOOTH, FINE = textured(4), textured(24)
 
 
+def flickering() -> Video:
+    """A still picture whose cells each change a little from slot to slot."""
+    shades = torch.randint(-2, 3, (5, 12, 12, 3), generator=torch.Generator().manual_seed(3))
+    flicker = shades.repeat_interleave(4, 0)[3:].repeat_interleave(8, 1).repeat_interleave(8, 2)
+    return Video(frames=(SMOOTH.frames[:1].int() + flicker).clamp(0, 255).to(torch.uint8))
+
+
 class TestFrames:
     def test_each_is_made_smaller_by_itself(self) -> None:
         frames = moving_square(9, 41, 51).frames
@@ -171,9 +178,7 @@ class TestChoice:
         self, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where cells only flicker a little, fewer of them in finer steps look better than the dial's pair."""
-        shades = torch.randint(-2, 3, (5, 12, 12, 3), generator=torch.Generator().manual_seed(3))
-        flicker = shades.repeat_interleave(4, 0)[3:].repeat_interleave(8, 1).repeat_interleave(8, 2)
-        clip = Video(frames=(SMOOTH.frames[:1].int() + flicker).clamp(0, 255).to(torch.uint8))
+        clip = flickering()
         tokens, encoder = self.solved(tokenizer, clip, Budget(bits=0.07))
         assert encoder.report is not None and 0.069 < encoder.report.got <= 0.07
         alone, _ = self.solved(tokenizer, clip, Budget(bits=0.07), scale="1")
@@ -190,6 +195,21 @@ class TestChoice:
         assert mean_psnr([SMOOTH], [tokenizer.decode(as_stored(tokens))]) >= 25
         full, _ = self.solved(tokenizer, SMOOTH, Budget(psnr=25), scale="1")
         assert len(to_bytes(tokens)) < len(to_bytes(full))
+
+    def test_a_psnr_takes_fewer_bits_where_a_larger_tau_does(
+        self, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clip, budget = flickering(), Budget(psnr=32.5)
+        tokens, encoder = self.solved(tokenizer, clip, budget)
+        assert mean_psnr([clip], [tokenizer.decode(as_stored(tokens))]) >= 32.5
+        assert encoder.report is not None
+        monkeypatch.setattr("inlay.codec.sizes.TAU_SHARES", ())
+        by_dial, plain = self.solved(tokenizer, clip, budget)
+        assert tokens.recipe.tau > by_dial.recipe.tau
+        assert len(to_bytes(tokens)) < 0.95 * len(to_bytes(by_dial))
+        assert plain.report is not None and encoder.report.decodes > plain.report.decodes
+        fixed, _ = self.solved(tokenizer, clip, replace(budget, tau=by_dial.recipe.tau))
+        assert fixed.recipe.tau == by_dial.recipe.tau, "a tau that is given stays"
 
     def test_what_only_a_smaller_picture_can_grant_is_granted(self, tokenizer: Tokenizer) -> None:
         with pytest.raises(ConfigError, match="less than the"):

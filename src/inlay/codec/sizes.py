@@ -45,10 +45,10 @@ def sizes_for(parts: Parts, config: EncodeConfig, budget: Budget) -> list[str]:
 
 def may_climb(parts: Parts, config: EncodeConfig, budget: Budget) -> bool:
     """Whether taus beyond the dial's may be tried for this budget."""
-    return budget.kind == "bits" and budget.tau is None and parts.dial(config) is not None
+    return budget.kind in ("bits", "psnr") and budget.tau is None and parts.dial(config) is not None
 
 
-Judged = tuple[SolvedVideo, float]  # and the PSNR of its sample
+Measured = tuple[SolvedVideo, float]  # and the PSNR of its sample, or the bits of its file
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,7 +147,7 @@ class SizedVideo:
         if len(videos) == 1 and not climbs:
             return self._chosen(self.full.solve(budget, quality))
         if budget.kind == "psnr":
-            return self._fewest_bits(videos, budget, quality)
+            return self._fewest_bits(videos, budget, quality, climbs=climbs)
         solved, refusal = [], None
         for video in videos.values():
             try:
@@ -159,10 +159,10 @@ class SizedVideo:
             raise refusal
         judged = [(found, self._psnr(found)) for found in solved]
         if climbs:
-            judged += self._climb(max(judged, key=_quality), budget)
-        return self._chosen(max(judged, key=_quality)[0], [found for found, _ in judged], looked=len(judged))
+            judged += self._climb(max(judged, key=_number), budget)
+        return self._chosen(max(judged, key=_number)[0], [found for found, _ in judged], looked=len(judged))
 
-    def _climb(self, best: Judged, budget: Budget) -> Iterator[Judged]:
+    def _climb(self, best: Measured, budget: Budget) -> Iterator[Measured]:
         """The same bits with fewer cells and finer steps, as long as the sample gets better: the dial is one for all
         videos, and some bear a larger tau. With fewer cells a larger picture may pay again."""
         sizes, climbed = list(self.videos), False
@@ -181,21 +181,32 @@ class SizedVideo:
         usual = self.full.start
         return [usual * share for share in TAU_SHARES if usual * share > tau]
 
-    def _judged(self, size: str, budget: Budget) -> Judged | None:
+    def _judged(self, size: str, budget: Budget) -> Measured | None:
         """A budget granted at one size, and how the sample comes back; nothing where it cannot be granted."""
         with suppress(ConfigError):
             found = self.videos[size].solve(budget)
             return found, self._psnr(found)
         return None
 
-    def _fewest_bits(self, videos: Mapping[str, WholeVideo], budget: Budget, quality: Quality | None) -> SolvedVideo:
-        solved = [self.full.solve(budget, quality)]
+    def _fewest_bits(
+        self, videos: Mapping[str, WholeVideo], budget: Budget, quality: Quality | None, *, climbs: bool
+    ) -> SolvedVideo:
+        """Of a PSNR: at each size, and then at the larger tau that makes the sample better for the same bits."""
+        solved, looked = [_with_bits(self.full.solve(budget, quality))], 0
         for size, video in list(videos.items())[1:]:
             if self._bound(size) > (budget.psnr or 0.0):
                 with suppress(ConfigError):  # it does not reach the target
-                    solved.append(video.solve(budget, quality))
-        best = min(solved, key=lambda found: found.video.bits(found.recipe))
-        return self._chosen(best, solved)
+                    solved.append(_with_bits(video.solve(budget, quality)))
+        if climbs:
+            best, bits = min(solved, key=_number)
+            judged = [(best, self._psnr(best))]
+            judged += self._climb(judged[0], Budget(bits=bits / best.video.pixels))
+            looked, better = len(judged), max(judged, key=_number)[0]
+            if better is not best:
+                with suppress(ConfigError):  # the sample is better, and the whole does not reach the target
+                    video = self.videos[better.recipe.scale]
+                    solved.append(_with_bits(video.solve(replace(budget, tau=better.recipe.tau), quality)))
+        return self._chosen(min(solved, key=_number)[0], [found for found, _ in solved], looked)
 
     def _chosen(self, best: SolvedVideo, solved: Sequence[SolvedVideo] = (), looked: int = 0) -> SolvedVideo:
         """With all that was tried, and those who look on told of its latents, if they were not as they came."""
@@ -261,8 +272,12 @@ class SizedEncoders:
                     self.videos[number].add(size, chunk)
 
 
-def _quality(judged: Judged) -> float:
-    return judged[1]
+def _number(measured: Measured) -> float:
+    return measured[1]
+
+
+def _with_bits(found: SolvedVideo) -> Measured:
+    return found, found.video.bits(found.recipe)
 
 
 def _around(chunks: Iterable[Tokens], first: int, end: int) -> tuple[int, list[Tokens]]:

@@ -135,7 +135,7 @@ def report_of(budget: Budget, solved: SolvedVideo) -> BudgetReport:
         "psnr": found.value,
     }[kind]
     asked = {"keep": budget.keep, "tokens": budget.tokens, "bits": budget.bits, "psnr": budget.psnr}[kind]
-    decodes = found.trials if kind == "psnr" else solved.looked
+    decodes = solved.looked + (found.trials if kind == "psnr" else 0)
     return BudgetReport(
         budget=kind, asked=asked or 0.0, got=got, tau=solved.recipe.tau, step=solved.recipe.step,
         scale=solved.recipe.scale, trials=found.trials, decodes=decodes,

@@ -14,7 +14,7 @@ KINDS = {  # budget -> what it promises
     "keep": "never more than this share of the cells",
     "tokens": "exactly this many tokens",
     "bits": "never more than this many bits a pixel, container included",
-    "psnr": "the fewest tokens that reach this PSNR",
+    "psnr": "the fewest bits found that reach this PSNR",
 }
 LARGEST_TAU = 1e6  # latents are nowhere near as far apart: nothing but key slots is kept long before
 STRENGTH = 3.0  # a bucket that is full divides tau by e to this
