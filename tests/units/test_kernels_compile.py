@@ -79,9 +79,39 @@ shape = dict(T=9, S=8, OFFSET=4, D=256, HALF=32, M=64, K=64)
 found = compiled(attention_kernel, kinds, shape, num_warps=4, num_stages=2)
 assert "wgmma.mma" in found.asm["ptx"] and found.metadata.shared < 227 * 1024
 """
+TAPS = """
+from inlay.kernels.norm_triton import apply_kernel, moments_kernel
+from inlay.kernels.taps_triton import TILE, taps_kernel
+sizes = dict.fromkeys(("bias_ptr", "moments_ptr"), "*fp32")
+usual = dict(C=512, N=512, KT=1, KS=1, ST=1, SS=1, BEFORE=0, UP_T=1, UP=1, ALONE=0, PAST=False, ADD=False, NORM=False)
+kinds = {
+    "over time": dict(KT=3, BEFORE=2, PAST=True, ADD=True, NORM=True),
+    "over time, a video's beginning": dict(KT=3, BEFORE=2, NORM=True),
+    "down in time": dict(KT=3, ST=2, BEFORE=1, PAST=True),
+    "up in time": dict(KT=2, BEFORE=1, UP_T=2, PAST=True, ADD=True, NORM=True),
+    "up in time, a video's beginning": dict(KT=2, BEFORE=1, UP_T=2, ALONE=1, ADD=True),
+    "down in space": dict(KS=3, SS=2, C=256, N=256, ADD=True, NORM=True),
+    "up in space": dict(KS=2, UP=2, ADD=True, NORM=True),
+    "single cells": dict(C=128, N=256, NORM=True),
+    "few channels": dict(KT=3, BEFORE=2, C=16, N=16),
+}
+for name, own in kinds.items():
+    for even in (True, False):
+        shape = usual | own | dict(EVEN=even)
+        tile = TILE.fitted(shape["C"], shape["N"])
+        shape |= dict(BM=tile.cells, BN=tile.channels_out, BK=tile.channels_in)
+        found = compiled(taps_kernel, sizes, shape, num_warps=tile.warps, num_stages=tile.stages)
+        assert "wgmma.mma_async" in found.asm["ptx"], name
+        assert found.metadata.shared < 227 * 1024, name
+compiled(moments_kernel, sizes, dict(P=4096, STEPS=4), num_warps=8)
+for silu in (True, False):
+    for channels, wide, parts in ((512, 512, 8), (96, 128, 1)):
+        shape = dict(SILU=silu, C=channels, WIDE=wide, PARTS=parts, R=4096 // wide, STEPS=4)
+        compiled(apply_kernel, {"moments_ptr": "*fp32", "eps": "fp32"}, shape, num_warps=8)
+"""
 
 
-@pytest.mark.parametrize("kernels", [SCAN, LOOK, LIT], ids=["scan", "look", "lit"])
+@pytest.mark.parametrize("kernels", [SCAN, LOOK, LIT, TAPS], ids=["scan", "look", "lit", "taps"])
 def test_they_compile_for_hopper(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     done = subprocess.run([sys.executable, "-c", HOPPER + kernels], capture_output=True, text=True, timeout=300)
