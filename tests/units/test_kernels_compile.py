@@ -39,7 +39,7 @@ for code, guess, again in kernels:
         shape |= dict.fromkeys(("z_p", "start_p", "end_p"), 16 if last else 1)
         shape |= dict.fromkeys(("z_c", "start_c", "end_c"), 1) if last else {}
         found = compiled(scan_kernel, sizes, shape, num_warps=2 if again and not last else 1)
-        assert found.metadata.shared == 0, "channels stay where they were read"
+        assert again or found.metadata.shared == 0, "channels stay where they were read"
 for code in (0, 1, 2):  # wide, channels first
     shape = dict(C=48, T=9, CODE=code, PREVIOUS=False, STARTED=False, GUESS=True, AGAIN=False, P=32, N=64, LEVELS=6)
     shape |= dict(EVEN=False, TOGETHER=4, STAGES=4, z_p=1, start_p=1, end_p=1)
