@@ -147,6 +147,9 @@ class TokenDataset(TokenSource, Dataset[Any]):
         return np.array([r.tokens for r in self.records()], dtype=np.int64)
 
     @property
-    def shapes(self) -> list[tuple[int, int, int]]:
-        """(frames, height, width) of each video, for a ShapeSampler."""
-        return [(r.frames, r.height, r.width) for r in self.records()]
+    def shapes(self) -> list[tuple[int, int, int, int]]:
+        """(frames, height, width, cells) of each video, for a ShapeSampler: latents of equal ones can be stacked.
+
+        Cells tell what frames alone do not: a scene cut begins a key chunk, which takes slots of its own.
+        """
+        return [(r.frames, r.height, r.width, r.cells) for r in self.records()]
