@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -18,6 +19,7 @@ from inlay.cli.main import main
 from inlay.errors import UsageError
 from inlay.scale import EpisodeDataset, TokenDataset
 from inlay.scale.lerobot import copy_span, is_lerobot, read_episodes
+from inlay.scale.reading.episodes import _numbers
 from inlay.video import open_video, read_video
 from tests.caches import robots
 from tests.caches.robots import CAMERAS, FPS, LENGTHS, SETS, TASKS
@@ -99,6 +101,8 @@ def test_both_versions_give_the_same_tokens_as_the_frames_alone(tmp_path: Path) 
 def test_episodes_with_their_actions(robot_set: Path) -> None:
     data = EpisodeDataset(robot_set, tokenize(robot_set))
     assert len(data) == 3 and data.missing == 0
+    assert repr(data) == f"EpisodeDataset(3 episodes of {robot_set}; {', '.join(CAMERAS)})"
+    assert repr(data[1]).startswith(f"EpisodeSample(1: {TASKS[1]}; {CAMERAS[0]}, {CAMERAS[1]}; action [9, 2], ")
     for e in range(3):
         sample = data[e]
         assert (sample.index, sample.tasks) == (e, (TASKS[e],))
@@ -115,6 +119,14 @@ def test_episodes_with_their_actions(robot_set: Path) -> None:
     assert tuple(one.tokens) == CAMERAS[:1] and set(one.columns) == {"action", "episode_index"}
     with pytest.raises(UsageError, match="no camera 'side'"):
         EpisodeDataset(robot_set, robot_set / "tokens", cameras=("side",))
+
+
+def test_rows_of_different_lengths_are_no_column_of_numbers() -> None:
+    """Even where their sum divides: [[1], [2, 3, 4]] is no [2, 2]."""
+    even, uneven, absent = pa.array([[1, 2], [3, 4]]), pa.array([[1], [2, 3, 4]]), pa.array([None, [1, 2, 3, 4]])
+    columns = [_numbers(pa.chunked_array([rows])) for rows in (even, uneven, absent)]
+    assert columns[0] is not None and columns[0].tolist() == [[1, 2], [3, 4]]
+    assert columns[1] is None and columns[2] is None
 
 
 def test_resumed_like_any_other_source(robot_set: Path) -> None:

@@ -38,7 +38,8 @@ from tests.caches import genuine
 def packed(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The packed cache of the format that the test is about, with the cache and its unpacked copy beside it."""
     genuine.BUILDERS[request.param](tmp_path / "cache")
-    pack_cache(str(tmp_path / "cache"), str(tmp_path / "packed"))
+    done = pack_cache(str(tmp_path / "cache"), str(tmp_path / "packed"))
+    assert str(done).startswith(f"PackResult({tmp_path}/packed: ") and len(str(done)) < 200 + len(str(tmp_path))
     unpack_cache(str(tmp_path / "packed"), str(tmp_path / "back"))
     return tmp_path / "packed"
 
@@ -106,6 +107,7 @@ def test_musubi(packed: Path, arch: str, keys: list[str], dtype: torch.dtype) ->
 def test_diffsynth(packed: Path) -> None:
     data = DiffSynthDataset(packed, repeat=2)
     assert data.load_from_cache and len(data) == 6
+    assert repr(data).startswith("DiffSynthDataset(6 samples of PackedCache(3 files, diffsynth")
     loader = DataLoader(data, collate_fn=lambda x: x[0], num_workers=1)  # as the trainer makes it
     for number, read in enumerate(loader):
         path = data.paths[number % 3]
@@ -123,7 +125,7 @@ def test_diffsynth(packed: Path) -> None:
 @about("ltx")
 def test_ltx(packed: Path) -> None:
     data = LtxDataset(packed)
-    assert len(data) == 3
+    assert len(data) == 3 and repr(data).startswith("LtxDataset(3 samples with latents, conditions, of PackedCache(")
     for number in range(3):
         read = data[number]
         assert list(read) == ["latent_conditions", "text_conditions", "idx"] and read["idx"] == number
@@ -144,6 +146,7 @@ def test_ltx(packed: Path) -> None:
 def test_simpletuner(packed: Path) -> None:
     files = SimpleTunerFiles(packed, "somewhere/vae")
     names = files.list_files()
+    assert repr(files).startswith("SimpleTunerFiles(PackedCache(3 files, ")
     assert len(names) == 3 and all(files.exists(name) for name in names)
     for name in names:
         path = Path(name).relative_to(Path("somewhere/vae").absolute())
@@ -159,7 +162,7 @@ def test_fastvideo(packed: Path) -> None:
     import pyarrow.parquet as pq
 
     data = FastVideoDataset(packed)
-    assert len(data) == 3
+    assert len(data) == 3 and repr(data).startswith("FastVideoDataset(3 rows of PackedCache(")
     back = [row for p in sorted((packed.parent / "back").rglob("*.parquet")) for row in pq.read_table(p).to_pylist()]
     before = [row for p in sorted((packed.parent / "cache").rglob("*.parquet")) for row in pq.read_table(p).to_pylist()]
     rows = data.__getitems__([0, 1, 2])

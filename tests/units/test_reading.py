@@ -285,6 +285,13 @@ def test_dense_batches_stack_clips_of_one_shape(tmp_path: Path) -> None:
         collate_dense([data[0], data[1]])
 
 
+def test_samples_and_batches_print_no_numbers(tars: Path) -> None:
+    data = TokenDataset(tars)
+    assert repr(data.dataset).startswith(f"DatasetRecord({COUNT} videos") and len(repr(data.dataset)) < 150
+    assert repr(data[0]).startswith("TokenSample(clip 0.mp4: Tokens(")
+    assert repr(collate_sparse([data[0], data[1]])).startswith("SparseBatch(Packed(2 clips, float32[")
+
+
 def test_clips_of_one_length_with_other_chunks_are_not_stacked(tmp_path: Path) -> None:
     """A scene cut begins a key chunk, so that as many frames take more slots."""
     chunks = (Span(slots=2, frames=5), Span(slots=2, frames=4))

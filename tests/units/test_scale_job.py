@@ -167,6 +167,11 @@ class TestSame:
                 data = (out / video.shard).read_bytes()[video.offset : video.offset + video.bytes]
                 assert data == one.read_bytes()
 
+    def test_the_result_is_a_line_when_printed(self, clips: Path, tmp_path: Path) -> None:
+        done = start(clips, tmp_path / "out")
+        assert str(done).startswith(f"TokenizeResult({tmp_path}/out: 6 videos by mini-untrained, ")
+        assert len(str(done)) < 150 + len(str(tmp_path)), "nor the mean of each channel"
+
     def test_again_changes_nothing(self, clips: Path, tmp_path: Path) -> None:
         start(clips, tmp_path / "out")
         before = files(tmp_path / "out")

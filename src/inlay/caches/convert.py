@@ -92,7 +92,7 @@ class PackConfig:
         return Budget(tau=statistics.tau_for(LOSS if self.loss is None else self.loss))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PackResult:
     """The packed cache, and the run that finished it."""
 
@@ -112,6 +112,13 @@ class PackResult:
     files_before: int  # packed by earlier runs
     bytes_now: int  # of latents, packed by this run
     seconds: float
+
+    def __repr__(self) -> str:
+        d = self.dataset
+        sizes = f"latents {megabytes(self.latent_bytes)} to {megabytes(d.bytes)}"
+        refused = f", {d.quarantined:,} in quarantine" if d.quarantined else ""
+        made = f"{self.out}: {self.files:,} files, {self.format} of {self.model}, {d.keep_rate:.1%} of the cells kept"
+        return f"PackResult({made}, {sizes}, loss {self.loss.mean:.2%}{refused}; {self.seconds:.1f} s)"
 
     def record(self) -> dict[str, Any]:
         """What `--json` prints."""

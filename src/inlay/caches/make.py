@@ -58,7 +58,7 @@ class MakeConfig:
             raise UsageError(f"{self.text}: no such folder of text embeddings", about="text")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MakeResult:
     """The cache that was made."""
 
@@ -73,6 +73,11 @@ class MakeResult:
     bytes: int
     seconds: float
     note: str | None  # what the trainer would stumble over
+
+    def __repr__(self) -> str:
+        refused = f", {len(self.refused):,} videos refused" if self.refused else ""
+        made = f"{self.out}: {self.clips:,} clips, {self.format}, latents of {self.backbone}"
+        return f"MakeResult({made}, {self.bytes:,} bytes{refused}; {self.seconds:.1f} s)"
 
     def record(self) -> dict[str, Any]:
         return vars(self) | {"refused": list(self.refused)}

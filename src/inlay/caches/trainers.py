@@ -47,6 +47,9 @@ class DiffSynthDataset(Dataset[Any]):
         self.cache, self.repeat, self.trust = _opened(place, "diffsynth"), repeat, trust
         self.paths = self.cache.paths
 
+    def __repr__(self) -> str:
+        return f"DiffSynthDataset({len(self):,} samples of {self.cache})"
+
     def __len__(self) -> int:
         return len(self.paths) * self.repeat
 
@@ -77,6 +80,9 @@ class LtxDataset(Dataset[dict[str, Any]]):
         self.samples = [sample for sample in samples if there.issuperset(sample.values())]
         if not self.samples:
             raise UsageError(f"{self.cache.root}: no clip has all of {', '.join(self.data_sources)}")
+
+    def __repr__(self) -> str:
+        return f"LtxDataset({len(self):,} samples with {', '.join(self.data_sources)}, of {self.cache})"
 
     def _paths(self, path: str) -> dict[str, str]:
         """Where each source of a sample lies, by its key."""
@@ -112,6 +118,9 @@ class FastVideoDataset(Dataset[Any]):
         self.cache, self.collate = _opened(place, "fastvideo"), collate
         self.places = [(path, row) for path, file in self.cache.files.items() for row in range(len(file.clips))]
 
+    def __repr__(self) -> str:
+        return f"FastVideoDataset({len(self):,} rows of {self.cache})"
+
     def __len__(self) -> int:
         return len(self.places)
 
@@ -143,6 +152,9 @@ class SimpleTunerFiles:
 
     def __init__(self, place: str | Path, cache_dir: str | Path) -> None:
         self.cache, self.cache_dir = _opened(place, "simpletuner"), Path(cache_dir).absolute()
+
+    def __repr__(self) -> str:
+        return f"SimpleTunerFiles({self.cache} in place of {self.cache_dir})"
 
     def _path(self, filename: str | Path) -> str | None:
         try:

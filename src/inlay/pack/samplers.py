@@ -45,6 +45,14 @@ class PlannedSampler(Sampler[list[int]]):
     def settings(self) -> dict[str, Any]:
         """What the plan depends on: a state saved under other settings is refused."""
 
+    def __repr__(self) -> str:
+        rank = f", rank {self.rank} of {self.world}" if self.world > 1 else ""
+        return f"{type(self).__name__}({self.about()}{rank}; epoch {self.epoch}, batch {self._next} is next)"
+
+    @abstractmethod
+    def about(self) -> str:
+        """The settings for a person, in a few words."""
+
     def __len__(self) -> int:
         """Batches of this rank in this epoch, from its beginning."""
         return len(self._mine())
@@ -67,10 +75,13 @@ class PlannedSampler(Sampler[list[int]]):
         return {"epoch": self.epoch, "done": self._next if done is None else done, "plan": self._key()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state.get("plan") != self._key():
+        if (saved := state.get("plan")) != (now := self._key()):
+            was = saved if isinstance(saved, dict) else {}
+            other = [name for name in now if was.get(name) != now[name]]
+            told = ", ".join(f"{name} {_short(was.get(name))} and not {_short(now[name])}" for name in other)
             raise UsageError(
-                f"this state belongs to other batches: it was saved with {state.get('plan')}, and this is "
-                f"{self._key()}; resume with the same data, settings and number of ranks"
+                f"this state belongs to other batches: it was saved with {told or 'other settings'}; "
+                "resume with the same data, settings and number of ranks"
             )
         self.epoch, self._next = state["epoch"], state["done"]
 
@@ -87,6 +98,12 @@ class PlannedSampler(Sampler[list[int]]):
     def _key(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("seed", "world", "shuffle", "tail")}
         return own | self.settings()
+
+
+def _short(value: object) -> str:
+    """A setting in a message; the clips of each shape are thousands of numbers."""
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def share_out(batches: list[list[int]], world: int, tail: str) -> list[list[int]]:
@@ -147,6 +164,9 @@ class TokenBudgetSampler(PlannedSampler):
         counted = {"clips": len(self.lengths), "tokens": int(self.lengths.sum())}
         return counted | {"budget": self.budget, "window": self.window, "alone": self.alone}
 
+    def about(self) -> str:
+        return f"{len(self.lengths):,} clips, {int(self.lengths.sum()):,} tokens, budget {self.budget:,}"
+
     def plan(self, rng: np.random.Generator) -> list[list[int]]:
         order = rng.permutation(len(self.lengths)) if self.shuffle else np.arange(len(self.lengths))
         batches: list[list[int]] = []
@@ -202,6 +222,10 @@ class ShapeSampler(PlannedSampler):
 
     def settings(self) -> dict[str, Any]:
         return {"groups": [len(g) for g in self.groups], "batch_size": self.batch_size}
+
+    def about(self) -> str:
+        clips = sum(map(len, self.groups))
+        return f"{clips:,} clips, {len(self.groups):,} different shapes, batches of {self.batch_size}"
 
     def plan(self, rng: np.random.Generator) -> list[list[int]]:
         batches: list[list[int]] = []

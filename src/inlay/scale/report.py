@@ -71,7 +71,7 @@ def finish(store: Store, plan: ShardPlan, shards: list[Shard], recipe: dict[str,
     return dataset, totals
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TokenizeResult:
     """The set, and the run that finished it."""
 
@@ -83,6 +83,11 @@ class TokenizeResult:
     damaged: int  # videos of which only a part could be read
     videos_before: int  # done by earlier runs
     seconds: float  # of this run
+
+    def __repr__(self) -> str:
+        d = self.dataset
+        refused = f", {d.quarantined:,} in quarantine" if d.quarantined else ""
+        return f"TokenizeResult({self.out}: {d.about()}, {d.bytes:,} bytes{refused}; {self.seconds:.1f} s)"
 
     @property
     def videos_now(self) -> int:

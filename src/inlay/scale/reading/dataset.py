@@ -76,10 +76,8 @@ class TokenSource:
         self._skipped = torch.zeros(64, dtype=torch.int64).share_memory_()  # a place for each worker: no two write one
 
     def __repr__(self) -> str:
-        made = ""
-        if (d := self.dataset) is not None:
-            made = f" by {d.recipe['backbone']}, {d.keep_rate:.1%} of the cells kept, mode {d.recipe['streaming']}"
-        return f"{type(self).__name__}({len(self.members):,} videos{made}; {self.mode})"
+        made = f"{len(self.members):,} videos" if self.dataset is None else self.dataset.about()
+        return f"{type(self).__name__}({made}; {self.mode})"
 
     @property
     def dataset(self) -> DatasetRecord | None:

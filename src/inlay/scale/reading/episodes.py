@@ -21,7 +21,7 @@ from inlay.scale.reading.dataset import TokenDataset
 from inlay.scale.store import Place
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EpisodeSample:
     """One episode.
 
@@ -34,6 +34,10 @@ class EpisodeSample:
     tokens: dict[str, Tokens]  # by camera
     columns: dict[str, Tensor]
     slots: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name} {list(numbers.shape)}" for name, numbers in self.columns.items())
+        return f"EpisodeSample({self.index}: {'; '.join(self.tasks)}; {', '.join(self.tokens)}; {columns})"
 
     @property
     def action(self) -> Tensor:
@@ -76,6 +80,9 @@ class EpisodeDataset(Dataset[EpisodeSample]):
         if not self.episodes:
             place = tokens if isinstance(tokens, str | PathLike) else ", ".join(map(str, tokens))
             raise UsageError(f"{place} holds no tokens of {root}; make them: inlay tokenize {root} OUT")
+
+    def __repr__(self) -> str:
+        return f"EpisodeDataset({len(self):,} episodes of {self.root}; {', '.join(self.cameras)})"
 
     @property
     def missing(self) -> int:
@@ -128,7 +135,7 @@ def _numbers(column: Any) -> Tensor | None:
     values, shape = column.combine_chunks(), [len(column)]
     while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
         inner = values.flatten()
-        if not len(values) or len(inner) % len(values):
+        if values.null_count or len(values.value_lengths().unique()) != 1:
             return None
         shape.append(len(inner) // len(values))
         values = inner
