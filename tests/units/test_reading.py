@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from inlay.container import save, to_bytes
 from inlay.container.tokens import Tokens
-from inlay.errors import MissingError, TokenFileError, UsageError
+from inlay.errors import ConfigError, MissingError, TokenFileError, UsageError
 from inlay.pack import ShapeSampler, TokenBudgetSampler
 from inlay.scale import layout
 from inlay.scale.layout import VideoRecord
@@ -283,6 +283,15 @@ def test_dense_batches_stack_clips_of_one_shape(tmp_path: Path) -> None:
     assert {tuple(b["latents"].shape[3:]) for b in batches} == {(2, 2), (3, 3)}
     with pytest.raises(UsageError, match="one shape"):
         collate_dense([data[0], data[1]])
+
+
+def test_latents_of_a_kind_no_trainer_reads_are_refused(tars: Path) -> None:
+    for wrong in (torch.int8, "float16"):
+        with pytest.raises(ConfigError, match="floating-point numbers"):
+            TokenDataset(tars, mode="dense", dtype=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"fastvideo is read as torch\.float32 whatever it says"):
+        TokenDataset(tars, mode="dense", layout="fastvideo", dtype=torch.bfloat16)
+    TokenDataset(tars, mode="dense", layout="fastvideo", dtype=torch.float32)
 
 
 def test_samples_and_batches_print_no_numbers(tars: Path) -> None:

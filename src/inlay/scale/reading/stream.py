@@ -21,6 +21,7 @@ from inlay.scale.reading.dataset import TokenSource
 from inlay.scale.reading.dense import MAKERS_CHOICE
 from inlay.scale.store import Place
 
+MOST_WORKERS = 4096
 TAILS = {
     "keep": "every video comes; consumers may differ by one",
     "drop": "fewer videos than there are consumers are left out, so that all have the same number",
@@ -79,6 +80,7 @@ class TokenStream(TokenSource, IterableDataset[Any]):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must see it change
         self._done = 0  # of this consumer's videos in this epoch
         self._resume: dict[str, Any] | None = None
+        self._served = torch.zeros(MOST_WORKERS, dtype=torch.bool).share_memory_()  # who went on from it already
 
     @property
     def epoch(self) -> int:
@@ -169,12 +171,15 @@ class TokenStream(TokenSource, IterableDataset[Any]):
             )
         self.set_epoch(state["epoch"])
         self._resume = state
+        info = get_worker_info()
+        self._served[info.id if info else slice(None)] = False
 
     def _begin(self, worker: int, workers: int) -> tuple[int, int]:
         """(share, videos already done) of this worker; a state serves one epoch."""
         state, self._resume = self._resume, None
-        if state is None or state["epoch"] != self.epoch:
+        if state is None or state["epoch"] != self.epoch or self._served[worker]:
             return worker, 0
+        self._served[worker] = True  # the workers of the next iteration are copies of who still has the state
         if isinstance(state["done"], int):
             return worker, state["done"]
         if len(state["done"]) != workers:
