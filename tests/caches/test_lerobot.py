@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -117,8 +118,24 @@ def test_episodes_with_their_actions(robot_set: Path) -> None:
             assert slots[0] == 0 and slots.max() < len(tokens.mask) and bool((slots.diff() >= 0).all())
     one = EpisodeDataset(robot_set, robot_set / "tokens", cameras=CAMERAS[:1], columns=("action", "episode_index"))[1]
     assert tuple(one.tokens) == CAMERAS[:1] and set(one.columns) == {"action", "episode_index"}
+    assert set(EpisodeDataset(robot_set, robot_set / "tokens", cameras=CAMERAS[0], columns="action")[1].columns) == {
+        "action"
+    }
     with pytest.raises(UsageError, match="no camera 'side'"):
         EpisodeDataset(robot_set, robot_set / "tokens", cameras=("side",))
+    with pytest.raises(UsageError, match=r"parquet has no column 'actions'; it has action, "):
+        EpisodeDataset(robot_set, robot_set / "tokens", columns=("actions",))[0]
+
+
+def test_a_set_of_links_is_read(robot_set: Path, tmp_path: Path) -> None:
+    """The hub's cache: a snapshot whose files are links to blobs beside it."""
+    (tmp_path / "blobs").mkdir()
+    for number, path in enumerate(sorted(p for p in robot_set.rglob("*") if p.is_file())):
+        blob = tmp_path / "blobs" / f"{number:040x}"
+        path.rename(blob)
+        path.symlink_to(os.path.relpath(blob, path.parent))
+    data = EpisodeDataset(robot_set, tokenize(robot_set))
+    assert len(data) == 3 and data[2].action.shape == (LENGTHS[2], 2)
 
 
 def test_rows_of_different_lengths_are_no_column_of_numbers() -> None:

@@ -55,7 +55,7 @@ class EpisodeDataset(Dataset[EpisodeSample]):
     Args:
         root: the LeRobot data set.
         tokens: what `inlay tokenize` made of it; several places where some of it was tokenised later.
-        cameras: which; all by default.
+        cameras: which, or the one; all by default.
         columns: of the tables; all that hold numbers by default.
     """
 
@@ -64,9 +64,10 @@ class EpisodeDataset(Dataset[EpisodeSample]):
         root: str | Path,
         tokens: Place | Sequence[Place],
         *,
-        cameras: tuple[str, ...] | None = None,
-        columns: tuple[str, ...] | None = None,
+        cameras: str | tuple[str, ...] | None = None,
+        columns: str | tuple[str, ...] | None = None,
     ) -> None:
+        cameras, columns = ((names,) if isinstance(names, str) else names for names in (cameras, columns))
         self.root, self.columns = Path(root), columns
         self.tokens = TokenDataset(tokens)
         self._places = {record.source: i for i, record in enumerate(self.tokens.records())}
@@ -120,6 +121,9 @@ def read_columns(episode: Episode, wanted: tuple[str, ...] | None) -> dict[str, 
     arrow, parquet = require("pyarrow", extra="scale"), require("pyarrow.parquet", extra="scale")
     try:
         only = [("episode_index", "=", episode.index)]
+        there = parquet.read_schema(episode.data).names
+        if absent := [name for name in wanted or () if name not in there]:
+            raise UsageError(f"{episode.data} has no column {absent[0]!r}; it has {', '.join(there)}")
         table = parquet.read_table(episode.data, filters=only, columns=list(wanted) if wanted else None)
     except (arrow.ArrowException, OSError, KeyError) as error:
         raise UsageError(f"{episode.data} cannot be read ({str(error).splitlines()[0]}); fetch it again") from error
