@@ -137,6 +137,18 @@ def test_making_goes_on_and_refuses_other_settings(videos: Path, capsys) -> None
     assert "other settings (frames)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("format", ["musubi-wan", "diffsynth", "simpletuner", "ltx", "fastvideo"])
+def test_a_trainers_own_cache_is_not_written_over(format: str, videos: Path, capsys) -> None:
+    """Its files may have the very names that would be written: 0/1.pth, data_00000.parquet."""
+    out = videos.parent / "own"
+    genuine.BUILDERS[format](out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    words = ["cache", "make", str(videos), str(out), "--format", format, "--text", str(videos.parent / "text"), "-q"]
+    assert main([*words, "--backbone", "mini-untrained", "--frames", "9"]) == 2
+    assert "holds latents that this command did not make" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
 def test_bad_videos_are_named(videos: Path, capsys) -> None:
     (videos / "half.mp4").write_bytes((videos / "clip_0.mp4").read_bytes()[:300])
     write_video(moving_square(9, 60, 90), videos / "odd.mp4")

@@ -109,7 +109,6 @@ def make_cache(
     if form.flat:  # of robots, every camera has an episode 0
         items = [item if item.listed is None else replace(item, name=item.name.replace("/", "_")) for item in items]
         check_names(items)
-    (root / NOTES).mkdir(parents=True, exist_ok=True)
     agree(root, config, tokenizer, items)
     made = {line["number"]: line for line in _lines(root / MADE) if (root / line["path"]).is_file()}
     before = sum(len(line["names"]) for line in made.values())
@@ -146,6 +145,12 @@ def agree(root: Path, config: MakeConfig, tokenizer: Tokenizer, items: list[Sour
     now = asdict(config) | {"backbone": spec.name, "weight_hash": spec.weight_hash, "videos": [i.name for i in items]}
     path = root / SETTINGS
     if not path.is_file():
+        if there := FORMATS[config.format].find(root):
+            raise UsageError(
+                f"{root} holds latents that this command did not make ({there[0].relative_to(root)}), and would "
+                "write over them; give a folder of its own"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, dump(now).encode())
         return
     try:
