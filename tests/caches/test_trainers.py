@@ -226,6 +226,20 @@ def test_readers_refuse_caches_of_others(packed: Path) -> None:
         PackedCache(packed).open("nothing.pt")
 
 
+@about("ltx")
+def test_files_are_named_as_text_or_as_paths_and_lie_in_the_cache(packed: Path) -> None:
+    cache = PackedCache(packed)
+    name = cache.paths[0]
+    assert torch.equal(cache.latents(Path(name)), cache.latents(name))
+    assert cache.open(Path(name)).read() == cache.open(name).read()
+    for outside in ("../cache.json", "/etc/hostname"):
+        with pytest.raises(UsageError, match="lies outside the cache"):
+            cache.open(outside)
+    wrong: Any = [name]
+    with pytest.raises(UsageError, match=r"source is a path or an address; .+; got list"):
+        pack_cache(wrong, packed.parent / "out")
+
+
 # --- the readers themselves -------------------------------------------------------------------------------------------
 
 OWN = {

@@ -11,12 +11,13 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from inlay.container import TokenReader
-from inlay.errors import OutputError, UsageError, VideoError
+from inlay.errors import ConfigError, OutputError, UsageError, VideoError
 from inlay.scale import RunConfig, TokenizeConfig, tokenize
 from inlay.scale import job as jobs
 from inlay.scale.layout import DatasetRecord, LatentMoments, VideoRecord, manifest_lines
@@ -380,6 +381,22 @@ def test_a_video_at_which_workers_die_is_given_up(clips: Path, tmp_path: Path) -
     assert [video.source for video in record.videos] == ["clip0.mp4", "clip2.mp4"]
     assert "the worker died 6 times" in record.refused[0]["reason"]
     assert not list(tmp_path.rglob("*.attempts"))
+
+
+def test_settings_of_another_kind_are_refused(tmp_path: Path) -> None:
+    wrong: Any
+    for wrong in ({"shard_videos": "3"}, {"shard_videos": 1.5}, {"batch": None}):
+        with pytest.raises(ConfigError, match="is a number of videos, 0 for the default; got"):
+            TokenizeConfig(**wrong)
+    for wrong in ({"workers": "2"}, {"workers": -1}, {"threads": 0}, {"threads": "x"}):
+        with pytest.raises(ConfigError, match=r"(workers|threads) is a number .+; got"):
+            RunConfig(**wrong)
+    wrong = ["a.mp4", "b.mp4"]
+    with pytest.raises(UsageError, match=r"source is a path or an address; several go into a list .+; got list"):
+        tokenize(wrong, tmp_path / "out")
+    wrong = {"keep": 0.2}
+    with pytest.raises(UsageError, match="by a TokenizeConfig; got dict"):
+        tokenize(tmp_path, tmp_path / "out", wrong)
 
 
 def test_moments_add_up() -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -17,12 +16,12 @@ from torch import Tensor
 from inlay.caches.base import CacheFormat, NewClip
 from inlay.caches.restore import tables_of
 from inlay.caches.table import FORMATS
-from inlay.errors import ConfigError, InlayError, UsageError, VideoError, pick
+from inlay.errors import InlayError, UsageError, VideoError, check_number, pick
 from inlay.files import write_atomic
 from inlay.scale.feed import fetched
 from inlay.scale.layout import dump, dump_line
 from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
-from inlay.scale.store import Place
+from inlay.scale.store import Place, as_text
 from inlay.tokenizer import Tokenizer
 from inlay.video import Geometry, open_video
 from inlay.video.frames import Video, join_videos
@@ -43,11 +42,10 @@ class MakeConfig:
 
     def __post_init__(self) -> None:
         if self.text is not None:  # the settings of a job are kept as text
-            object.__setattr__(self, "text", os.fspath(self.text))
+            object.__setattr__(self, "text", as_text("text", self.text))
         form = pick("cache format", self.format, FORMATS)
         Geometry.parse(self.size)
-        if self.frames < 1:
-            raise ConfigError(f"a clip has at least one frame; got {self.frames}", about="frames")
+        check_number("frames", self.frames, "how many a clip has, 1 or more", lambda n: n >= 1, whole=True)
         if form.needs_text and self.text is None:
             raise UsageError(
                 f"{form.about} keeps the text in the same file as the latents; give a folder of embeddings [L, D], "
@@ -103,7 +101,7 @@ def make_cache(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> MakeResult:
     """Encode the first frames of each video into a cache; one clip in memory at a time."""
-    source, out = os.fspath(source), os.fspath(out)
+    source, out = as_text("source", source), as_text("out", out)
     start, root, form = time.perf_counter(), Path(out), FORMATS[config.format]
     items = find_sources(source)
     if form.flat:  # of robots, every camera has an episode 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
-from inlay.errors import ConfigError, UsageError, pick
+from inlay.errors import ConfigError, UsageError, check_number, pick
 
 TAILS = {  # what is done so that all ranks make the same number of steps
     "split": "the fullest batches are halved: nothing is lost, nothing comes twice",
@@ -30,6 +30,8 @@ class PlannedSampler(Sampler[list[int]]):
         self, *, seed: int = 0, rank: int = 0, world: int = 1, shuffle: bool = True, tail: str = "split"
     ) -> None:
         pick("tail", tail, TAILS)
+        for name, value in (("rank", rank), ("world", world)):
+            check_number(name, value, "a whole number", whole=True)
         if not 0 <= rank < world:
             raise ConfigError(f"rank is counted from 0 and below world; got rank {rank} of {world}")
         self.seed, self.rank, self.world, self.shuffle, self.tail = seed, rank, world, shuffle, tail
@@ -149,8 +151,8 @@ class TokenBudgetSampler(PlannedSampler):
         super().__init__(seed=seed, rank=rank, world=world, shuffle=shuffle, tail=tail)
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.budget, self.window, self.alone = budget, window, alone
-        if budget < 1 or window < 1:
-            raise ConfigError(f"budget and window are at least 1; got {budget} and {window}")
+        for name, value in (("budget", budget), ("window", window)):
+            check_number(name, value, "a whole number, 1 or more", lambda n: n >= 1, whole=True)
         if self.lengths.ndim != 1 or not len(self.lengths) or self.lengths.min() < 0:
             raise UsageError("token counts are one number for each clip, none below 0, and at least one")
         if not alone and self.lengths.max() > budget:
@@ -212,8 +214,9 @@ class ShapeSampler(PlannedSampler):
         seed: int = 0, rank: int = 0, world: int = 1, shuffle: bool = True, tail: str = "split",
     ) -> None:  # fmt: skip
         super().__init__(seed=seed, rank=rank, world=world, shuffle=shuffle, tail=tail)
-        if batch_size < 1 or not len(shapes):
-            raise ConfigError(f"a batch has at least one clip, and there must be some; got {batch_size}, {len(shapes)}")
+        check_number("batch_size", batch_size, "a number of clips, 1 or more", lambda n: n >= 1, whole=True)
+        if not len(shapes):
+            raise UsageError("there are no clips to make batches of; got no shapes")
         self.batch_size = batch_size
         kinds: dict[Hashable, list[int]] = {}
         for clip, shape in enumerate(shapes):

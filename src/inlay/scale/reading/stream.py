@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from inlay.errors import ConfigError, UsageError, pick
+from inlay.errors import ConfigError, UsageError, check_number, pick
 from inlay.scale.layout import VideoRecord
 from inlay.scale.reading.dataset import TokenSource
 from inlay.scale.reading.dense import MAKERS_CHOICE
@@ -74,8 +74,7 @@ class TokenStream(TokenSource, IterableDataset[Any]):
         )  # fmt: skip
         pick("tail", tail, TAILS)
         self.rank, self.world = _place(rank, world)
-        if window < 1:
-            raise ConfigError(f"a window holds at least one video; got {window}")
+        check_number("window", window, "a number of videos, 1 or more", lambda n: n >= 1, whole=True)
         self.seed, self.shuffle, self.window, self.tail = seed, shuffle, window, tail
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must see it change
         self._done = 0  # of this consumer's videos in this epoch
