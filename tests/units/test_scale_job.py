@@ -181,6 +181,7 @@ class TestSame:
         assert (outcome.videos_before, outcome.videos_now) == (6, 0)
         assert files(tmp_path / "out") == before
         assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out/shards").iterdir()} == stamps
+        assert "nothing was left to tokenise" in (tmp_path / "out/report.md").read_text(encoding="utf-8")
 
     @pytest.mark.parametrize(
         "lost", ["shards/shard-00001.tar", "job/shard-00002.json", "dataset.json", "manifest.jsonl"]
@@ -269,6 +270,8 @@ def test_a_folder_with_everything_in_it(clips: Path, tmp_path: Path) -> None:
     assert not any(name in reason for name, reason in reasons.items())  # it stands beside the reason
     assert outcome.repeated == 3
     (source / "nothing.mp4").write_bytes(good)
+    page = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    assert f"`inlay tokenize {tmp_path}/out/quarantine.csv OTHER_OUT`" in page
     again = start(tmp_path / "out/quarantine.csv", tmp_path / "out2")  # the list is a source
     assert (again.dataset.videos, again.dataset.quarantined) == (1, 5)
 
