@@ -181,7 +181,7 @@ class VideoDataset:
     def __init__(self, folder):
         self.cache_directory = folder
     def prepare_for_training(self):
-        from musubi_like.dataset.bucket import BucketBatchManager
+        from .bucket import BucketBatchManager
         names = glob.glob(self.cache_directory + "/*_wan.safetensors")
         self.batch_manager = BucketBatchManager(sorted(names))
 """
@@ -196,15 +196,19 @@ class BucketBatchManager:
 """
 
 
-@about("musubi-wan")
-def test_musubi_is_served(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def musubi_like(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Modules that list and load as musubi-tuner's do: by `glob.glob` of one, by `load_file` of the other."""
-    home = tmp_path / "code" / "musubi_like" / "dataset"
+    home = tmp_path / "code" / name / "dataset"
     home.mkdir(parents=True)
     (home / "image_video_dataset.py").write_text(MUSUBI_LISTING)
     (home / "bucket.py").write_text(MUSUBI_LOADING)
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    listing = importlib.import_module("musubi_like.dataset.image_video_dataset")
+    return importlib.import_module(f"{name}.dataset.image_video_dataset")
+
+
+@about("musubi-wan")
+def test_musubi_is_served(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = musubi_like("musubi_one", tmp_path, monkeypatch)
     data = listing.VideoDataset(str(tmp_path / "nowhere"))
     serve_musubi(packed, data)
     data.prepare_for_training()
@@ -214,6 +218,21 @@ def test_musubi_is_served(packed: Path, tmp_path: Path, monkeypatch: pytest.Monk
         read = data.batch_manager[i]
         assert same(read["latents_5x8x12_bfloat16"], before[f"clip_{i}"]["latents"])
         assert same(read["varlen_t5_bfloat16"], before[f"clip_{i}"]["t5"])
+
+
+@about("musubi-wan")
+def test_several_musubi_data_sets_are_served(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a TOML with two of them: all are told of their caches before the first one lists its files."""
+    listing = musubi_like("musubi_two", tmp_path, monkeypatch)
+    genuine.BUILDERS["musubi-wan"](tmp_path / "more", 2)
+    pack_cache(tmp_path / "more", tmp_path / "packed more")
+    one, other = (listing.VideoDataset(str(tmp_path / "nowhere")) for _ in range(2))
+    serve_musubi(packed, one)
+    serve_musubi(tmp_path / "packed more", other)
+    for data, count in ((one, 3), (other, 2)):
+        data.prepare_for_training()
+        assert len(data.batch_manager.names) == count
+        assert all("latents_5x8x12_bfloat16" in data.batch_manager[i] for i in range(count))
 
 
 @about("ltx")

@@ -90,8 +90,8 @@ class LtxDataset(Dataset[dict[str, Any]]):
         found = {}
         for folder, key in self.data_sources.items():
             place = PurePosixPath(below)
-            if folder == "conditions" and place.name.startswith("latent_"):
-                place = place.with_name(f"condition_{place.name.removeprefix('latent_')}")
+            if folder == "conditions" and place.name.startswith("latent_"):  # of old, in no folder below
+                place = PurePosixPath(f"condition_{place.name.removeprefix('latent_')}")
             found[key] = f"{before}{folder}/{place}"
         return found
 
@@ -205,5 +205,6 @@ def serve_musubi(place: str | Path, dataset: Any) -> None:
     def load_file(path: str, *rest: Any, **more: Any) -> dict[str, Tensor]:
         return load(cache.open(names[path]).read()) if path in names else before(path, *rest, **more)
 
-    listing.glob, loading.load_file = _PackedGlob(names), load_file
+    served = listing.glob.names if isinstance(listing.glob, _PackedGlob) else {}  # of data sets before this one
+    listing.glob, loading.load_file = _PackedGlob({**served, **names}), load_file
     dataset.cache_directory = str(cache.others)
