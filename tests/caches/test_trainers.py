@@ -122,6 +122,17 @@ def test_diffsynth(packed: Path) -> None:
         data[6]
 
 
+def test_diffsynth_files_with_more_than_tensors_ask_for_trust(tmp_path: Path) -> None:
+    """The caches of image-to-video models may hold the picture itself."""
+    (path,) = genuine.diffsynth(tmp_path / "cache", 1)
+    shared, positive, negative = torch.load(path, weights_only=False)
+    torch.save((shared | {"input_image": Path("picture")}, positive, negative), path)
+    pack_cache(tmp_path / "cache", tmp_path / "packed")
+    with pytest.raises(UsageError, match=r"0/0\.pth holds more than tensors, such as pictures; give trust=True"):
+        DiffSynthDataset(tmp_path / "packed")[0]
+    assert DiffSynthDataset(tmp_path / "packed", trust=True)[0][0]["input_image"] == Path("picture")
+
+
 @about("ltx")
 def test_ltx(packed: Path) -> None:
     data = LtxDataset(packed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import importlib
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -56,8 +57,17 @@ class DiffSynthDataset(Dataset[Any]):
     def __getitem__(self, i: int) -> Any:
         if not 0 <= i < len(self):
             raise IndexError(i)
-        file = self.cache.open(self.paths[i % len(self.paths)])
-        return torch.load(file, map_location="cpu", weights_only=not self.trust)
+        path = self.paths[i % len(self.paths)]
+        file = self.cache.open(path)
+        try:
+            return torch.load(file, map_location="cpu", weights_only=not self.trust)
+        except pickle.UnpicklingError as error:
+            if self.trust:
+                raise
+            raise UsageError(
+                f"{self.cache.root}: {path} holds more than tensors, such as pictures; give trust=True if you made it: "
+                "such files can run code"
+            ) from error
 
 
 LTX_SOURCES = {"latents": "latent_conditions", "conditions": "text_conditions"}
