@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def make_cache(
     groups = [items[at : at + form.clips_per_file] for at in range(0, len(items), form.clips_per_file)]
     for number, group in enumerate(groups):
         watch(number, len(groups))
-        if number in made:
+        if number in made and not any_mended(group, made[number]["refused"], config, form, tokenizer):
             refused += made[number]["refused"]
             continue
         line = make_file(root, number, group, config, form, tokenizer)
@@ -135,6 +136,19 @@ def make_cache(
         clips_before=before, bytes=sum((root / line["path"]).stat().st_size for line in made.values()),
         seconds=time.perf_counter() - start, note=form.stranger(tokenizer.spec.name, tokenizer.spec.channels),
     )  # fmt: skip
+
+
+def any_mended(
+    items: list[SourceItem], refused: list[dict[str, str]], config: MakeConfig, form: CacheFormat, tokenizer: Tokenizer
+) -> bool:
+    """Whether a video that an earlier run refused can be encoded by now: its file is then made again."""
+    names = {entry["path"] for entry in refused}
+    for item in items:
+        if item.name in names:
+            with suppress(InlayError):
+                encode_clip(item, config, form, tokenizer)
+                return True
+    return False
 
 
 def agree(root: Path, config: MakeConfig, tokenizer: Tokenizer, items: list[SourceItem]) -> None:
