@@ -137,6 +137,15 @@ def test_making_goes_on_and_refuses_other_settings(videos: Path, capsys) -> None
     assert "other settings (frames)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("format", ["simpletuner", "musubi-hv15"])
+def test_text_that_has_no_place_is_not_asked_for(format: str, videos: Path, capsys) -> None:
+    (videos.parent / "text/clip_0.npy").unlink()
+    words = ["cache", "make", str(videos), str(videos.parent / "out"), "--format", format, "--frames", "9"]
+    assert main([*words, "--backbone", "mini-untrained", "--text", str(videos.parent / "text"), "--json"]) == 0
+    told = capsys.readouterr()
+    assert "--text is not used" in told.err and json.loads(told.out)["clips"] == 2
+
+
 @pytest.mark.parametrize("format", ["simpletuner", "fastvideo"])
 def test_a_video_that_was_mended_is_made_by_the_next_run(format: str, videos: Path, capsys) -> None:
     """Also where it shares a file with others that are there already."""

@@ -222,7 +222,8 @@ def encode_clip(item: SourceItem, config: MakeConfig, form: CacheFormat, tokeniz
     mean, std = tables_of(tokenizer, z_BCTHW)
     return NewClip(
         name=name, z_CTHW=z_BCTHW[0].cpu(), raw_CTHW=(z_BCTHW * std + mean)[0].cpu(), width=width, height=height,
-        frames=frames, fps=float(video.fps), caption=item.caption or "", text=text_of(name, config.text),
+        frames=frames, fps=float(video.fps), caption=item.caption or "",
+        text=text_of(name, config.text) if form.takes_text else None,
     )  # fmt: skip
 
 
