@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from inlay.cli.main import main
 from inlay.errors import UsageError
 from inlay.scale import EpisodeDataset, TokenDataset
 from inlay.scale.lerobot import copy_span, is_lerobot, read_episodes
+from inlay.scale.reading.episodes import _numbers
 from inlay.video import open_video, read_video
 from tests.caches import robots
 from tests.caches.robots import CAMERAS, FPS, LENGTHS, SETS, TASKS
@@ -99,6 +102,8 @@ def test_both_versions_give_the_same_tokens_as_the_frames_alone(tmp_path: Path) 
 def test_episodes_with_their_actions(robot_set: Path) -> None:
     data = EpisodeDataset(robot_set, tokenize(robot_set))
     assert len(data) == 3 and data.missing == 0
+    assert repr(data) == f"EpisodeDataset(3 episodes of {robot_set}; {', '.join(CAMERAS)})"
+    assert repr(data[1]).startswith(f"EpisodeSample(1: {TASKS[1]}; {CAMERAS[0]}, {CAMERAS[1]}; action [9, 2], ")
     for e in range(3):
         sample = data[e]
         assert (sample.index, sample.tasks) == (e, (TASKS[e],))
@@ -113,8 +118,32 @@ def test_episodes_with_their_actions(robot_set: Path) -> None:
             assert slots[0] == 0 and slots.max() < len(tokens.mask) and bool((slots.diff() >= 0).all())
     one = EpisodeDataset(robot_set, robot_set / "tokens", cameras=CAMERAS[:1], columns=("action", "episode_index"))[1]
     assert tuple(one.tokens) == CAMERAS[:1] and set(one.columns) == {"action", "episode_index"}
+    assert set(EpisodeDataset(robot_set, robot_set / "tokens", cameras=CAMERAS[0], columns="action")[1].columns) == {
+        "action"
+    }
     with pytest.raises(UsageError, match="no camera 'side'"):
         EpisodeDataset(robot_set, robot_set / "tokens", cameras=("side",))
+    with pytest.raises(UsageError, match=r"parquet has no column 'actions'; it has action, "):
+        EpisodeDataset(robot_set, robot_set / "tokens", columns=("actions",))[0]
+
+
+def test_a_set_of_links_is_read(robot_set: Path, tmp_path: Path) -> None:
+    """The hub's cache: a snapshot whose files are links to blobs beside it."""
+    (tmp_path / "blobs").mkdir()
+    for number, path in enumerate(sorted(p for p in robot_set.rglob("*") if p.is_file())):
+        blob = tmp_path / "blobs" / f"{number:040x}"
+        path.rename(blob)
+        path.symlink_to(os.path.relpath(blob, path.parent))
+    data = EpisodeDataset(robot_set, tokenize(robot_set))
+    assert len(data) == 3 and data[2].action.shape == (LENGTHS[2], 2)
+
+
+def test_rows_of_different_lengths_are_no_column_of_numbers() -> None:
+    """Even where their sum divides: [[1], [2, 3, 4]] is no [2, 2]."""
+    even, uneven, absent = pa.array([[1, 2], [3, 4]]), pa.array([[1], [2, 3, 4]]), pa.array([None, [1, 2, 3, 4]])
+    columns = [_numbers(pa.chunked_array([rows])) for rows in (even, uneven, absent)]
+    assert columns[0] is not None and columns[0].tolist() == [[1, 2], [3, 4]]
+    assert columns[1] is None and columns[2] is None
 
 
 def test_resumed_like_any_other_source(robot_set: Path) -> None:

@@ -137,6 +137,44 @@ def test_making_goes_on_and_refuses_other_settings(videos: Path, capsys) -> None
     assert "other settings (frames)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("format", ["simpletuner", "musubi-hv15"])
+def test_text_that_has_no_place_is_not_asked_for(format: str, videos: Path, capsys) -> None:
+    (videos.parent / "text/clip_0.npy").unlink()
+    words = ["cache", "make", str(videos), str(videos.parent / "out"), "--format", format, "--frames", "9"]
+    assert main([*words, "--backbone", "mini-untrained", "--text", str(videos.parent / "text"), "--json"]) == 0
+    told = capsys.readouterr()
+    assert "--text is not used" in told.err and json.loads(told.out)["clips"] == 2
+
+
+@pytest.mark.parametrize("format", ["simpletuner", "fastvideo"])
+def test_a_video_that_was_mended_is_made_by_the_next_run(format: str, videos: Path, capsys) -> None:
+    """Also where it shares a file with others that are there already."""
+    good = (videos / "clip_0.mp4").read_bytes()
+    (videos / "clip_0.mp4").write_bytes(good[:300])
+    words = ["--backbone", "mini-untrained", "--frames", "9"]
+    out = make(videos, format, *words)
+    stamps = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.suffix in (".pt", ".parquet")}
+    make(videos, format, *words)
+    assert stamps == {p: p.stat().st_mtime_ns for p in stamps}, "nothing was made anew"
+    (videos / "clip_0.mp4").write_bytes(good)
+    make(videos, format, *words)
+    form, files = find_format(out)
+    assert sum(len(form.open(path).facts) for path in files) == 2
+    assert (out / ".inlay/quarantine.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("format", ["musubi-wan", "diffsynth", "simpletuner", "ltx", "fastvideo"])
+def test_a_trainers_own_cache_is_not_written_over(format: str, videos: Path, capsys) -> None:
+    """Its files may have the very names that would be written: 0/1.pth, data_00000.parquet."""
+    out = videos.parent / "own"
+    genuine.BUILDERS[format](out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    words = ["cache", "make", str(videos), str(out), "--format", format, "--text", str(videos.parent / "text"), "-q"]
+    assert main([*words, "--backbone", "mini-untrained", "--frames", "9"]) == 2
+    assert "holds latents that this command did not make" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
 def test_bad_videos_are_named(videos: Path, capsys) -> None:
     (videos / "half.mp4").write_bytes((videos / "clip_0.mp4").read_bytes()[:300])
     write_video(moving_square(9, 60, 90), videos / "odd.mp4")

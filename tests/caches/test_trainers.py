@@ -38,7 +38,8 @@ from tests.caches import genuine
 def packed(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The packed cache of the format that the test is about, with the cache and its unpacked copy beside it."""
     genuine.BUILDERS[request.param](tmp_path / "cache")
-    pack_cache(str(tmp_path / "cache"), str(tmp_path / "packed"))
+    done = pack_cache(str(tmp_path / "cache"), str(tmp_path / "packed"))
+    assert str(done).startswith(f"PackResult({tmp_path}/packed: ") and len(str(done)) < 200 + len(str(tmp_path))
     unpack_cache(str(tmp_path / "packed"), str(tmp_path / "back"))
     return tmp_path / "packed"
 
@@ -106,6 +107,7 @@ def test_musubi(packed: Path, arch: str, keys: list[str], dtype: torch.dtype) ->
 def test_diffsynth(packed: Path) -> None:
     data = DiffSynthDataset(packed, repeat=2)
     assert data.load_from_cache and len(data) == 6
+    assert repr(data).startswith("DiffSynthDataset(6 samples of PackedCache(3 files, diffsynth")
     loader = DataLoader(data, collate_fn=lambda x: x[0], num_workers=1)  # as the trainer makes it
     for number, read in enumerate(loader):
         path = data.paths[number % 3]
@@ -120,10 +122,21 @@ def test_diffsynth(packed: Path) -> None:
         data[6]
 
 
+def test_diffsynth_files_with_more_than_tensors_ask_for_trust(tmp_path: Path) -> None:
+    """The caches of image-to-video models may hold the picture itself."""
+    (path,) = genuine.diffsynth(tmp_path / "cache", 1)
+    shared, positive, negative = torch.load(path, weights_only=False)
+    torch.save((shared | {"input_image": Path("picture")}, positive, negative), path)
+    pack_cache(tmp_path / "cache", tmp_path / "packed")
+    with pytest.raises(UsageError, match=r"0/0\.pth holds more than tensors, such as pictures; give trust=True"):
+        DiffSynthDataset(tmp_path / "packed")[0]
+    assert DiffSynthDataset(tmp_path / "packed", trust=True)[0][0]["input_image"] == Path("picture")
+
+
 @about("ltx")
 def test_ltx(packed: Path) -> None:
     data = LtxDataset(packed)
-    assert len(data) == 3
+    assert len(data) == 3 and repr(data).startswith("LtxDataset(3 samples with latents, conditions, of PackedCache(")
     for number in range(3):
         read = data[number]
         assert list(read) == ["latent_conditions", "text_conditions", "idx"] and read["idx"] == number
@@ -144,6 +157,7 @@ def test_ltx(packed: Path) -> None:
 def test_simpletuner(packed: Path) -> None:
     files = SimpleTunerFiles(packed, "somewhere/vae")
     names = files.list_files()
+    assert repr(files).startswith("SimpleTunerFiles(PackedCache(3 files, ")
     assert len(names) == 3 and all(files.exists(name) for name in names)
     for name in names:
         path = Path(name).relative_to(Path("somewhere/vae").absolute())
@@ -159,7 +173,7 @@ def test_fastvideo(packed: Path) -> None:
     import pyarrow.parquet as pq
 
     data = FastVideoDataset(packed)
-    assert len(data) == 3
+    assert len(data) == 3 and repr(data).startswith("FastVideoDataset(3 rows of PackedCache(")
     back = [row for p in sorted((packed.parent / "back").rglob("*.parquet")) for row in pq.read_table(p).to_pylist()]
     before = [row for p in sorted((packed.parent / "cache").rglob("*.parquet")) for row in pq.read_table(p).to_pylist()]
     rows = data.__getitems__([0, 1, 2])
@@ -178,7 +192,7 @@ class VideoDataset:
     def __init__(self, folder):
         self.cache_directory = folder
     def prepare_for_training(self):
-        from musubi_like.dataset.bucket import BucketBatchManager
+        from .bucket import BucketBatchManager
         names = glob.glob(self.cache_directory + "/*_wan.safetensors")
         self.batch_manager = BucketBatchManager(sorted(names))
 """
@@ -193,15 +207,19 @@ class BucketBatchManager:
 """
 
 
-@about("musubi-wan")
-def test_musubi_is_served(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def musubi_like(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Modules that list and load as musubi-tuner's do: by `glob.glob` of one, by `load_file` of the other."""
-    home = tmp_path / "code" / "musubi_like" / "dataset"
+    home = tmp_path / "code" / name / "dataset"
     home.mkdir(parents=True)
     (home / "image_video_dataset.py").write_text(MUSUBI_LISTING)
     (home / "bucket.py").write_text(MUSUBI_LOADING)
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    listing = importlib.import_module("musubi_like.dataset.image_video_dataset")
+    return importlib.import_module(f"{name}.dataset.image_video_dataset")
+
+
+@about("musubi-wan")
+def test_musubi_is_served(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = musubi_like("musubi_one", tmp_path, monkeypatch)
     data = listing.VideoDataset(str(tmp_path / "nowhere"))
     serve_musubi(packed, data)
     data.prepare_for_training()
@@ -213,6 +231,21 @@ def test_musubi_is_served(packed: Path, tmp_path: Path, monkeypatch: pytest.Monk
         assert same(read["varlen_t5_bfloat16"], before[f"clip_{i}"]["t5"])
 
 
+@about("musubi-wan")
+def test_several_musubi_data_sets_are_served(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a TOML with two of them: all are told of their caches before the first one lists its files."""
+    listing = musubi_like("musubi_two", tmp_path, monkeypatch)
+    genuine.BUILDERS["musubi-wan"](tmp_path / "more", 2)
+    pack_cache(tmp_path / "more", tmp_path / "packed more")
+    one, other = (listing.VideoDataset(str(tmp_path / "nowhere")) for _ in range(2))
+    serve_musubi(packed, one)
+    serve_musubi(tmp_path / "packed more", other)
+    for data, count in ((one, 3), (other, 2)):
+        data.prepare_for_training()
+        assert len(data.batch_manager.names) == count
+        assert all("latents_5x8x12_bfloat16" in data.batch_manager[i] for i in range(count))
+
+
 @about("ltx")
 def test_readers_refuse_caches_of_others(packed: Path) -> None:
     with pytest.raises(UsageError, match="holds a cache of ltx, and this reads diffsynth"):
@@ -221,6 +254,20 @@ def test_readers_refuse_caches_of_others(packed: Path) -> None:
         serve_musubi(packed, object())
     with pytest.raises(UsageError, match="holds no file"):
         PackedCache(packed).open("nothing.pt")
+
+
+@about("ltx")
+def test_files_are_named_as_text_or_as_paths_and_lie_in_the_cache(packed: Path) -> None:
+    cache = PackedCache(packed)
+    name = cache.paths[0]
+    assert torch.equal(cache.latents(Path(name)), cache.latents(name))
+    assert cache.open(Path(name)).read() == cache.open(name).read()
+    for outside in ("../cache.json", "/etc/hostname"):
+        with pytest.raises(UsageError, match="lies outside the cache"):
+            cache.open(outside)
+    wrong: Any = [name]
+    with pytest.raises(UsageError, match=r"source is a path or an address; .+; got list"):
+        pack_cache(wrong, packed.parent / "out")
 
 
 # --- the readers themselves -------------------------------------------------------------------------------------------

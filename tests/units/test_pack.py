@@ -92,8 +92,9 @@ def test_kept_cells_of_dense_latents_pack_as_their_tokens_do() -> None:
     batch, wanted = pack_kept(z, keep), pack(made)
     for name in ("values", "positions", "run_lengths", "cu_seqlens", "grids"):
         assert torch.equal(getattr(batch, name), getattr(wanted, name)), name
-    with pytest.raises(ShapeError, match=r"masks bool"):
-        pack_kept(z, keep[:, :3])
+    for wrong in (keep[:, :3], keep[0]):
+        with pytest.raises(ShapeError, match=r"masks bool"):
+            pack_kept(z, wrong)
 
 
 def test_nested_and_padded_hold_the_same_clips() -> None:
@@ -255,7 +256,12 @@ def test_each_axis_turns_its_own_pairs(axis: int) -> None:
 
 def test_the_pairs_of_a_head_are_shared_out() -> None:
     assert RopeConfig(head_dim=128).axes == (22, 21, 21)
-    for wrong in ({"head_dim": 7}, {"head_dim": 32, "pairs": (4, 4, 4)}, {"head_dim": 32, "base": 0.5}):
+    for wrong in (
+        {"head_dim": 7},
+        {"head_dim": 12.0},
+        {"head_dim": 32, "pairs": (4, 4, 4)},
+        {"head_dim": 32, "base": 0.5},
+    ):
         with pytest.raises(ConfigError):
             RopeConfig(**wrong)
     with pytest.raises(ShapeError):

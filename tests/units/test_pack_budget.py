@@ -79,6 +79,12 @@ def test_a_state_of_other_batches_is_refused() -> None:
         TokenBudgetSampler(LENGTHS, budget=1024).load_state_dict(state)
     with pytest.raises(UsageError, match="other batches"):
         TokenBudgetSampler(LENGTHS[:-1], budget=2048).load_state_dict(state)
+    shapes = list(range(1000))
+    with pytest.raises(UsageError, match="with batch_size 2 and not 3; resume"):
+        ShapeSampler(shapes, batch_size=3).load_state_dict(ShapeSampler(shapes, batch_size=2).state_dict())
+    with pytest.raises(UsageError, match="other batches") as caught:
+        ShapeSampler(shapes[1:], batch_size=2).load_state_dict(ShapeSampler(shapes, batch_size=2).state_dict())
+    assert len(str(caught.value)) < 300
 
 
 def test_tails() -> None:
@@ -117,6 +123,16 @@ def test_any_lengths_any_ranks(lengths: list[int], world: int, window: int) -> N
     ]
     assert sorted(i for rank in ranks for batch in rank for i in batch) == list(range(len(lengths)))
     assert all(sum(lengths[i] for i in batch) <= 50 for rank in ranks for batch in rank)
+
+
+def test_samplers_print_what_they_are() -> None:
+    shapes = ShapeSampler([(9, 32, 32)] * 5 + [(17, 32, 32)], batch_size=2, rank=1, world=2)
+    assert repr(shapes) == (
+        "ShapeSampler(6 clips, 2 different shapes, batches of 2, rank 1 of 2; epoch 0, batch 0 is next)"
+    )
+    lengths = TokenBudgetSampler([500, 700], budget=1000)
+    next(iter(lengths))
+    assert repr(lengths) == "TokenBudgetSampler(2 clips, 1,200 tokens, budget 1,000; epoch 0, batch 1 is next)"
 
 
 @pytest.mark.parametrize("world", [1, 3])

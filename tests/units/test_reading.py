@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader
 
 from inlay.container import save, to_bytes
 from inlay.container.tokens import Tokens
-from inlay.errors import MissingError, TokenFileError, UsageError
+from inlay.errors import ConfigError, MissingError, TokenFileError, UsageError
 from inlay.pack import ShapeSampler, TokenBudgetSampler
 from inlay.scale import layout
 from inlay.scale.layout import VideoRecord
 from inlay.scale.reading import TokenDataset, collate_dense, collate_sparse, list_members
-from inlay.types import Recipe, VideoInfo
+from inlay.types import Recipe, Span, VideoInfo
 from tests.conftest import moving_square
 
 COUNT, PER_SHARD = 23, 5
@@ -173,7 +173,7 @@ def test_every_source_gives_every_clip(kind: str, tars: Path, tables: Path, loos
             assert sample.record.caption == (f"a caption, ç {number}" if number % 2 else None)
     assert seen == set(range(COUNT))
     assert sorted(data.token_counts) == sorted(map(len, clips))
-    assert set(data.shapes) == {(9, 16, 16)}
+    assert set(data.shapes) == {(9, 16, 16, 12)}
 
 
 def test_a_budget_sampler_and_workers_pack_the_whole_set(tars: Path, clips: list[Tokens]) -> None:
@@ -283,6 +283,32 @@ def test_dense_batches_stack_clips_of_one_shape(tmp_path: Path) -> None:
     assert {tuple(b["latents"].shape[3:]) for b in batches} == {(2, 2), (3, 3)}
     with pytest.raises(UsageError, match="one shape"):
         collate_dense([data[0], data[1]])
+
+
+def test_latents_of_a_kind_no_trainer_reads_are_refused(tars: Path) -> None:
+    for wrong in (torch.int8, "float16"):
+        with pytest.raises(ConfigError, match="floating-point numbers"):
+            TokenDataset(tars, mode="dense", dtype=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"fastvideo is read as torch\.float32 whatever it says"):
+        TokenDataset(tars, mode="dense", layout="fastvideo", dtype=torch.bfloat16)
+    TokenDataset(tars, mode="dense", layout="fastvideo", dtype=torch.float32)
+
+
+def test_samples_and_batches_print_no_numbers(tars: Path) -> None:
+    data = TokenDataset(tars)
+    assert repr(data.dataset).startswith(f"DatasetRecord({COUNT} videos") and len(repr(data.dataset)) < 150
+    assert repr(data[0]).startswith("TokenSample(clip 0.mp4: Tokens(")
+    assert repr(collate_sparse([data[0], data[1]])).startswith("SparseBatch(Packed(2 clips, float32[")
+
+
+def test_clips_of_one_length_with_other_chunks_are_not_stacked(tmp_path: Path) -> None:
+    """A scene cut begins a key chunk, so that as many frames take more slots."""
+    chunks = (Span(slots=2, frames=5), Span(slots=2, frames=4))
+    cut = replace(made(1), mask=torch.ones(4, 2, 2, dtype=torch.bool), values=torch.zeros(16, 4), spans=chunks)
+    data = TokenDataset(write_set(tmp_path / "cuts", [made(0), cut, made(2), cut]), mode="dense")
+    sampler = ShapeSampler(data.shapes, batch_size=4)
+    batches = list(DataLoader(data, batch_sampler=sampler))
+    assert sorted(tuple(b["latents"].shape) for b in batches) == [(2, 4, 3, 2, 2), (2, 4, 4, 2, 2)]
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------

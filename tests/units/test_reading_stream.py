@@ -113,12 +113,17 @@ def test_a_plain_loader_resumes_after_any_batch(tars: Path, workers: int, rank: 
         assert list(loader(again, workers)) == whole[done:]
 
 
-def test_after_a_resumed_epoch_comes_a_whole_one(tars: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_a_resumed_epoch_comes_a_whole_one(tars: Path, workers: int) -> None:  # noqa: F811
+    """Also where it is the same epoch again: workers are copies of a stream that still has the state."""
     data = TokenStream(tars, window=4)
-    data.load_state_dict(data.state_after(2, batch_size=3, workers=2))
-    assert sum(len(b) for b in loader(data, 2)) == COUNT - 6
+    state = data.state_after(2, batch_size=3, workers=workers)
+    for _ in range(2):
+        data.load_state_dict(state)
+        assert sum(len(b) for b in loader(data, workers)) == COUNT - 6
+        assert sorted(k for b in loader(data, workers) for k in b) == KEYS
     data.set_epoch(1)
-    assert sorted(k for b in loader(data, 2) for k in b) == KEYS
+    assert sorted(k for b in loader(data, workers) for k in b) == KEYS
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")

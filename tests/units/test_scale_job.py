@@ -11,12 +11,13 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from inlay.container import TokenReader
-from inlay.errors import OutputError, UsageError, VideoError
+from inlay.errors import ConfigError, OutputError, UsageError, VideoError
 from inlay.scale import RunConfig, TokenizeConfig, tokenize
 from inlay.scale import job as jobs
 from inlay.scale.layout import DatasetRecord, LatentMoments, VideoRecord, manifest_lines
@@ -167,6 +168,11 @@ class TestSame:
                 data = (out / video.shard).read_bytes()[video.offset : video.offset + video.bytes]
                 assert data == one.read_bytes()
 
+    def test_the_result_is_a_line_when_printed(self, clips: Path, tmp_path: Path) -> None:
+        done = start(clips, tmp_path / "out")
+        assert str(done).startswith(f"TokenizeResult({tmp_path}/out: 6 videos by mini-untrained, ")
+        assert len(str(done)) < 150 + len(str(tmp_path)), "nor the mean of each channel"
+
     def test_again_changes_nothing(self, clips: Path, tmp_path: Path) -> None:
         start(clips, tmp_path / "out")
         before = files(tmp_path / "out")
@@ -175,6 +181,7 @@ class TestSame:
         assert (outcome.videos_before, outcome.videos_now) == (6, 0)
         assert files(tmp_path / "out") == before
         assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out/shards").iterdir()} == stamps
+        assert "nothing was left to tokenise" in (tmp_path / "out/report.md").read_text(encoding="utf-8")
 
     @pytest.mark.parametrize(
         "lost", ["shards/shard-00001.tar", "job/shard-00002.json", "dataset.json", "manifest.jsonl"]
@@ -263,6 +270,8 @@ def test_a_folder_with_everything_in_it(clips: Path, tmp_path: Path) -> None:
     assert not any(name in reason for name, reason in reasons.items())  # it stands beside the reason
     assert outcome.repeated == 3
     (source / "nothing.mp4").write_bytes(good)
+    page = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    assert f"`inlay tokenize {tmp_path}/out/quarantine.csv OTHER_OUT`" in page
     again = start(tmp_path / "out/quarantine.csv", tmp_path / "out2")  # the list is a source
     assert (again.dataset.videos, again.dataset.quarantined) == (1, 5)
 
@@ -375,6 +384,22 @@ def test_a_video_at_which_workers_die_is_given_up(clips: Path, tmp_path: Path) -
     assert [video.source for video in record.videos] == ["clip0.mp4", "clip2.mp4"]
     assert "the worker died 6 times" in record.refused[0]["reason"]
     assert not list(tmp_path.rglob("*.attempts"))
+
+
+def test_settings_of_another_kind_are_refused(tmp_path: Path) -> None:
+    wrong: Any
+    for wrong in ({"shard_videos": "3"}, {"shard_videos": 1.5}, {"batch": None}):
+        with pytest.raises(ConfigError, match="is a number of videos, 0 for the default; got"):
+            TokenizeConfig(**wrong)
+    for wrong in ({"workers": "2"}, {"workers": -1}, {"threads": 0}, {"threads": "x"}):
+        with pytest.raises(ConfigError, match=r"(workers|threads) is a number .+; got"):
+            RunConfig(**wrong)
+    wrong = ["a.mp4", "b.mp4"]
+    with pytest.raises(UsageError, match=r"source is a path or an address; several go into a list .+; got list"):
+        tokenize(wrong, tmp_path / "out")
+    wrong = {"keep": 0.2}
+    with pytest.raises(UsageError, match="by a TokenizeConfig; got dict"):
+        tokenize(tmp_path, tmp_path / "out", wrong)
 
 
 def test_moments_add_up() -> None:

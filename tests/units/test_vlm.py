@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -208,7 +209,7 @@ def test_wrong_requests_say_what_is_wrong() -> None:
         compute_retention_mask(embeds, (5, 4, 6), 2, 0.5)
     with pytest.raises(ShapeError, match="one or more"):
         compute_retention_mask(embeds[:0], (0, 4, 6), 2, 0.5)
-    with pytest.raises(ConfigError, match="1 or more patches a side; got 0"):
+    with pytest.raises(ConfigError, match="1 or more patches a side, which the spatial merge joins; got 0"):
         compute_retention_mask(embeds, (4, 4, 6), 0, 0.5)
     for q in (-0.1, 1.5, math.nan):
         with pytest.raises(ConfigError, match="from 0 to 1") as error:
@@ -221,6 +222,20 @@ def test_wrong_requests_say_what_is_wrong() -> None:
             last_kept_mask(film(4, 6), count)
     with pytest.raises(ShapeError, match="int64"):
         last_kept_mask(film(4, 6).long(), 7)
+    wrong: Any
+    for wrong in ((4, 24), torch.tensor([[4, 4, 6]]), None):
+        with pytest.raises(ShapeError, match=r"three whole numbers of one video; got (\(4, 24\)|int64\[1, 3\]|None)"):
+            compute_retention_mask(embeds, wrong, 2, 0.5)
+    for wrong in ("0.5", None):
+        with pytest.raises(ConfigError, match="from 0 to 1; got"):
+            compute_retained_tokens_count(6, 4, wrong)
+    with pytest.raises(ConfigError, match="num_frames is a whole number, 0 or more; got -1"):
+        compute_retained_tokens_count(6, -1, 0.5)
+    with pytest.raises(ConfigError, match=r"count is a whole number of tokens; got 7\.0"):
+        last_kept_mask(film(4, 6), 7.0)  # type: ignore[arg-type]
+    wrong = embeds.numpy()
+    with pytest.raises(UsageError, match="got ndarray"):
+        compute_retention_mask(wrong, (4, 4, 6), 2, 0.5)
 
 
 def test_the_page_has_the_numbers_of_its_record() -> None:

@@ -153,6 +153,7 @@ class CacheFormat(ABC):
     dtype: str  # what its own tool stores, of holes.DTYPES
     normalised: bool = True  # (z - mean) / std, as diffusers states them for the model; False: the trainer does that
     needs_text: bool = False  # the embedding of the caption stands in the same file as the latents
+    takes_text: bool = True  # whether `write` has a place for it; else the trainer makes it itself
     clips_per_file: int = 1
     flat: bool = False  # files are named by the video's name alone, whatever folder it lies in
     frame_step: int = 0  # clips have 1 + k * this frames; 0: as the autoencoder needs

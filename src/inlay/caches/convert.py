@@ -29,7 +29,7 @@ from inlay.caches.listing import CacheItem, CacheListing, check_apart, list_cach
 from inlay.caches.shards import FileShard, PackTask, load_shard, make_shard
 from inlay.caches.sums import Checksum, Checksums, copy_file, dump_checksums, parse_checksums
 from inlay.caches.target import PARTS, is_part
-from inlay.errors import ConfigError, OutputError, TokenFileError, UsageError, pick
+from inlay.errors import ConfigError, OutputError, TokenFileError, UsageError, check_kind, check_number, pick
 from inlay.fill import FILLS
 from inlay.masking import CRITERIA, KINDS, REFERENCES, Budget
 from inlay.scale.layout import (
@@ -45,7 +45,7 @@ from inlay.scale.layout import (
     known,
 )
 from inlay.scale.sources import readable
-from inlay.scale.store import LOCK, Place, Store, open_store
+from inlay.scale.store import LOCK, Place, Store, as_text, open_store
 from inlay.types import PRECISIONS
 
 LOSS = 0.1  # of the latents' length, where nothing else is asked for
@@ -74,15 +74,13 @@ class PackConfig:
         pick("reference", self.reference, REFERENCES)
         pick("precision", self.precision, dict.fromkeys(PRECISIONS))
         pick("fill", self.fill, FILLS)
-        if self.loss is not None and not 0 < self.loss < 1:
-            raise ConfigError(
-                f"loss is a share of the latents' length, between 0 and 1; got {self.loss:g}", about="loss"
-            )
+        if self.loss is not None:
+            check_number("loss", self.loss, "a share of the latents' length, between 0 and 1", lambda x: 0 < x < 1)
         if self.loss is not None and any(getattr(self, kind, None) is not None for kind in KINDS):
             raise ConfigError("loss chooses tau by itself; give it alone", about=("loss", "tau", "keep"))
         Budget(**known(Budget, vars(self)))
-        if self.shard_files < 0:
-            raise ConfigError(f"shard_files counts files, 0 for the default; got {self.shard_files}")
+        wanted = "a number of files, 0 for the default"
+        check_number("shard_files", self.shard_files, wanted, lambda n: n >= 0, whole=True)
 
     def budget(self, statistics: LatentStatistics) -> Budget:
         """What each clip may cost; where nothing else is asked for, one tau for all at which the loss is small."""
@@ -92,7 +90,7 @@ class PackConfig:
         return Budget(tau=statistics.tau_for(LOSS if self.loss is None else self.loss))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PackResult:
     """The packed cache, and the run that finished it."""
 
@@ -112,6 +110,13 @@ class PackResult:
     files_before: int  # packed by earlier runs
     bytes_now: int  # of latents, packed by this run
     seconds: float
+
+    def __repr__(self) -> str:
+        d = self.dataset
+        sizes = f"latents {megabytes(self.latent_bytes)} to {megabytes(d.bytes)}"
+        refused = f", {d.quarantined:,} in quarantine" if d.quarantined else ""
+        made = f"{self.out}: {self.files:,} files, {self.format} of {self.model}, {d.keep_rate:.1%} of the cells kept"
+        return f"PackResult({made}, {sizes}, loss {self.loss.mean:.2%}{refused}; {self.seconds:.1f} s)"
 
     def record(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -168,10 +173,11 @@ def pack_cache(
     watch: Watcher = lambda done, total, size: None,
 ) -> PackResult:
     """Pack a cache into `out`; begun before, it goes on, and finished before, it does nothing."""
-    source, out = os.fspath(source), os.fspath(out)
+    source, out = as_text("source", source), as_text("out", out)
     config, start = config or PackConfig(), time.perf_counter()
-    if workers < 0:
-        raise ConfigError(f"workers are processes, 0 for as many as there are cores; got {workers}", about="workers")
+    check_kind(config, PackConfig, "what a packed cache is to be is said by a PackConfig")
+    wanted = "a number of processes, 0 for as many as there are cores"
+    check_number("workers", workers, wanted, lambda n: n >= 0, whole=True)
     root = Path(source)
     check_apart(root, out)
     listing = list_cache(root, config.format)

@@ -34,7 +34,7 @@ FAR = 100  # times the usual size of a clip's latents: it is damaged, and says n
 _SCORED = 1 << 23  # numbers of a clip, times the ladder of thresholds, that calibration holds at once
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LatentStatistics:
     """What a cache says of its own latents: stored once for the data set."""
 
@@ -46,6 +46,9 @@ class LatentStatistics:
     losses: tuple[float, ...]  # how far the latents came back from what they were, as a share of their length
     clips: int
     cells: int
+
+    def __repr__(self) -> str:
+        return f"LatentStatistics({self.model}, {len(self.mean)} channels, {self.cells:,} cells)"
 
     @staticmethod
     def parse(record: dict[str, Any]) -> LatentStatistics:

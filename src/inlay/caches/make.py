@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from torch import Tensor
 from inlay.caches.base import CacheFormat, NewClip
 from inlay.caches.restore import tables_of
 from inlay.caches.table import FORMATS
-from inlay.errors import ConfigError, InlayError, UsageError, VideoError, pick
+from inlay.errors import InlayError, UsageError, VideoError, check_number, pick
 from inlay.files import write_atomic
 from inlay.scale.feed import fetched
 from inlay.scale.layout import dump, dump_line
 from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
-from inlay.scale.store import Place
+from inlay.scale.store import Place, as_text
 from inlay.tokenizer import Tokenizer
 from inlay.video import Geometry, open_video
 from inlay.video.frames import Video, join_videos
@@ -43,11 +43,10 @@ class MakeConfig:
 
     def __post_init__(self) -> None:
         if self.text is not None:  # the settings of a job are kept as text
-            object.__setattr__(self, "text", os.fspath(self.text))
+            object.__setattr__(self, "text", as_text("text", self.text))
         form = pick("cache format", self.format, FORMATS)
         Geometry.parse(self.size)
-        if self.frames < 1:
-            raise ConfigError(f"a clip has at least one frame; got {self.frames}", about="frames")
+        check_number("frames", self.frames, "how many a clip has, 1 or more", lambda n: n >= 1, whole=True)
         if form.needs_text and self.text is None:
             raise UsageError(
                 f"{form.about} keeps the text in the same file as the latents; give a folder of embeddings [L, D], "
@@ -58,7 +57,7 @@ class MakeConfig:
             raise UsageError(f"{self.text}: no such folder of text embeddings", about="text")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MakeResult:
     """The cache that was made."""
 
@@ -73,6 +72,11 @@ class MakeResult:
     bytes: int
     seconds: float
     note: str | None  # what the trainer would stumble over
+
+    def __repr__(self) -> str:
+        refused = f", {len(self.refused):,} videos refused" if self.refused else ""
+        made = f"{self.out}: {self.clips:,} clips, {self.format}, latents of {self.backbone}"
+        return f"MakeResult({made}, {self.bytes:,} bytes{refused}; {self.seconds:.1f} s)"
 
     def record(self) -> dict[str, Any]:
         return vars(self) | {"refused": list(self.refused)}
@@ -98,13 +102,12 @@ def make_cache(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> MakeResult:
     """Encode the first frames of each video into a cache; one clip in memory at a time."""
-    source, out = os.fspath(source), os.fspath(out)
+    source, out = as_text("source", source), as_text("out", out)
     start, root, form = time.perf_counter(), Path(out), FORMATS[config.format]
     items = find_sources(source)
     if form.flat:  # of robots, every camera has an episode 0
         items = [item if item.listed is None else replace(item, name=item.name.replace("/", "_")) for item in items]
         check_names(items)
-    (root / NOTES).mkdir(parents=True, exist_ok=True)
     agree(root, config, tokenizer, items)
     made = {line["number"]: line for line in _lines(root / MADE) if (root / line["path"]).is_file()}
     before = sum(len(line["names"]) for line in made.values())
@@ -112,7 +115,7 @@ def make_cache(
     groups = [items[at : at + form.clips_per_file] for at in range(0, len(items), form.clips_per_file)]
     for number, group in enumerate(groups):
         watch(number, len(groups))
-        if number in made:
+        if number in made and not any_mended(group, made[number]["refused"], config, form, tokenizer):
             refused += made[number]["refused"]
             continue
         line = make_file(root, number, group, config, form, tokenizer)
@@ -135,12 +138,31 @@ def make_cache(
     )  # fmt: skip
 
 
+def any_mended(
+    items: list[SourceItem], refused: list[dict[str, str]], config: MakeConfig, form: CacheFormat, tokenizer: Tokenizer
+) -> bool:
+    """Whether a video that an earlier run refused can be encoded by now: its file is then made again."""
+    names = {entry["path"] for entry in refused}
+    for item in items:
+        if item.name in names:
+            with suppress(InlayError):
+                encode_clip(item, config, form, tokenizer)
+                return True
+    return False
+
+
 def agree(root: Path, config: MakeConfig, tokenizer: Tokenizer, items: list[SourceItem]) -> None:
     """Refuse to go on with other settings or videos: the cache would be neither one nor the other."""
     spec = tokenizer.spec
     now = asdict(config) | {"backbone": spec.name, "weight_hash": spec.weight_hash, "videos": [i.name for i in items]}
     path = root / SETTINGS
     if not path.is_file():
+        if there := FORMATS[config.format].find(root):
+            raise UsageError(
+                f"{root} holds latents that this command did not make ({there[0].relative_to(root)}), and would "
+                "write over them; give a folder of its own"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, dump(now).encode())
         return
     try:
@@ -200,7 +222,8 @@ def encode_clip(item: SourceItem, config: MakeConfig, form: CacheFormat, tokeniz
     mean, std = tables_of(tokenizer, z_BCTHW)
     return NewClip(
         name=name, z_CTHW=z_BCTHW[0].cpu(), raw_CTHW=(z_BCTHW * std + mean)[0].cpu(), width=width, height=height,
-        frames=frames, fps=float(video.fps), caption=item.caption or "", text=text_of(name, config.text),
+        frames=frames, fps=float(video.fps), caption=item.caption or "",
+        text=text_of(name, config.text) if form.takes_text else None,
     )  # fmt: skip
 
 

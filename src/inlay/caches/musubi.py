@@ -34,6 +34,7 @@ class Musubi(CacheFormat):
         self.arch = arch
         self.full_name, self.models, self.dtype, self.normalised = ARCHITECTURES[arch]
         self.name = f"musubi-{arch}"
+        self.takes_text = arch == "wan"  # the others have two encoders
         self.about = f"musubi-tuner, {self.full_name}"
         self.file_name = re.compile(rf"(.+)_(\d+)-(\d+)(-\d+)?_(\d+)x(\d+)_{arch}\.safetensors")
 
@@ -64,7 +65,7 @@ class Musubi(CacheFormat):
         path = root / f"{stem}_{self.arch}.safetensors"
         with atomic(path) as part:
             save_file({f"latents_{T}x{H}x{W}_{NAMES[self.dtype]}": z}, part, metadata=metadata)
-        if clip.text is not None and self.arch == "wan":
+        if clip.text is not None and self.takes_text:
             text = clip.text.bfloat16().contiguous()
             words = {"architecture": self.full_name, "caption1": clip.caption, "format_version": VERSION}
             with atomic(root / f"{Path(clip.name).name}_{self.arch}_te.safetensors") as part:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from os import PathLike
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from torch import Tensor, zeros
@@ -82,9 +83,12 @@ class PackedCache:
             if path.is_file() and not is_part(path.name):
                 yield path.relative_to(self.others).as_posix()
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str | PathLike[str]) -> BinaryIO:
         """The bytes of a file of the cache: with latents as they come back, everything else as it was."""
+        path = PurePath(path).as_posix()
         if path not in self.files:
+            if ".." in PurePath(path).parts or PurePath(path).anchor:
+                raise UsageError(f"{path} lies outside the cache; give its path from the folder of the cache on")
             try:
                 return io.BytesIO((self.others / path).read_bytes())
             except OSError as error:
@@ -95,12 +99,12 @@ class PackedCache:
         buffer.name = path
         return buffer
 
-    def write(self, path: str, out: BinaryIO) -> None:
+    def write(self, path: str | PathLike[str], out: BinaryIO) -> None:
         """The same, into an open file."""
         packed = self._file(path)
         rebuild(self.rest(path), len(packed.clips), lambda row: self.latents(packed.path, row), out)
 
-    def tokens(self, path: str, row: int = 0) -> Tokens:
+    def tokens(self, path: str | PathLike[str], row: int = 0) -> Tokens:
         """The kept cells of a clip."""
         packed = self._file(path)
         if row >= len(packed.clips):
@@ -110,28 +114,29 @@ class PackedCache:
             raise TokenFileError(f"{packed.shard}: {path} has tokens of {tokens.channels} channels; {REMAKE}")
         return tokens
 
-    def latents(self, path: str, row: int = 0) -> Tensor:
+    def latents(self, path: str | PathLike[str], row: int = 0) -> Tensor:
         """[C, T, H, W] float32, filled."""
         tokens = self.tokens(path, row)
         name = tokens.recipe.fill if self.fill == MAKERS_CHOICE else self.fill
         return pick("fill", name, FILLS)(tokens.dense(), tokens.mask[None])[0]  # a clip is one chunk
 
-    def rest(self, path: str) -> bytes:
+    def rest(self, path: str | PathLike[str]) -> bytes:
         """The member of the shard with all but the latents."""
         packed = self._file(path)
         return self._read(packed, packed.rest_offset, packed.rest_bytes)
 
-    def check(self, path: str) -> None:
+    def check(self, path: str | PathLike[str]) -> None:
         """Read all of a file's parts, and put them together with zeros for latents; what is damaged is raised."""
         clips = [self.tokens(path, row) for row in range(len(self._file(path).clips))]
         blanks = [zeros(()).expand(tokens.channels, *tokens.mask.shape) for tokens in clips]
         with Path(os.devnull).open("wb") as nowhere:
             rebuild(self.rest(path), len(blanks), blanks.__getitem__, nowhere)
 
-    def _file(self, path: str) -> PackedFile:
-        if path not in self.files:
-            raise UsageError(f"{self.root} holds no latents of {path}")
-        return self.files[path]
+    def _file(self, path: str | PathLike[str]) -> PackedFile:
+        name = PurePath(path).as_posix()
+        if name not in self.files:
+            raise UsageError(f"{self.root} holds no latents of {name}")
+        return self.files[name]
 
     def _read(self, packed: PackedFile, offset: int, size: int) -> bytes:
         name = f"{self.root}/{packed.shard}"

@@ -30,7 +30,7 @@ from inlay.errors import InlayError, ShapeError, TokenFileError, UsageError
 from inlay.files import atomic, made_folder, writing
 from inlay.scale.layout import DATASET
 from inlay.scale.sources import readable
-from inlay.scale.store import Place
+from inlay.scale.store import Place, as_text
 from inlay.tokenizer import Tokenizer
 from inlay.video.frames import to_frames
 
@@ -69,7 +69,7 @@ def unpack_cache(
     source: Place, out: Place, *, fill: str = "auto", watch: Watcher = lambda done, total: None
 ) -> UnpackResult:
     """Write the files of a packed cache; those that are there already are left alone, so that it can be resumed."""
-    source, out = os.fspath(source), os.fspath(out)
+    source, out = as_text("source", source), as_text("out", out)
     start, root = time.perf_counter(), Path(out)
     check_apart(Path(source), out)
     unpacker = Unpacker(PackedCache(source, fill=fill))

@@ -75,6 +75,7 @@ class SimpleTuner(CacheFormat):
 
     name, about, dtype, frame_step = "simpletuner", "SimpleTuner, Wan and LTX-Video", "BF16", 8
     models = ("wan-2.1", "wan-2.2", "ltx", "hunyuan-video-1.5")
+    takes_text = False
 
     def find(self, root: Path) -> list[Path]:
         found = files_below(root, ".pt")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import importlib
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -47,14 +48,26 @@ class DiffSynthDataset(Dataset[Any]):
         self.cache, self.repeat, self.trust = _opened(place, "diffsynth"), repeat, trust
         self.paths = self.cache.paths
 
+    def __repr__(self) -> str:
+        return f"DiffSynthDataset({len(self):,} samples of {self.cache})"
+
     def __len__(self) -> int:
         return len(self.paths) * self.repeat
 
     def __getitem__(self, i: int) -> Any:
         if not 0 <= i < len(self):
             raise IndexError(i)
-        file = self.cache.open(self.paths[i % len(self.paths)])
-        return torch.load(file, map_location="cpu", weights_only=not self.trust)
+        path = self.paths[i % len(self.paths)]
+        file = self.cache.open(path)
+        try:
+            return torch.load(file, map_location="cpu", weights_only=not self.trust)
+        except pickle.UnpicklingError as error:
+            if self.trust:
+                raise
+            raise UsageError(
+                f"{self.cache.root}: {path} holds more than tensors, such as pictures; give trust=True if you made it: "
+                "such files can run code"
+            ) from error
 
 
 LTX_SOURCES = {"latents": "latent_conditions", "conditions": "text_conditions"}
@@ -78,14 +91,17 @@ class LtxDataset(Dataset[dict[str, Any]]):
         if not self.samples:
             raise UsageError(f"{self.cache.root}: no clip has all of {', '.join(self.data_sources)}")
 
+    def __repr__(self) -> str:
+        return f"LtxDataset({len(self):,} samples with {', '.join(self.data_sources)}, of {self.cache})"
+
     def _paths(self, path: str) -> dict[str, str]:
         """Where each source of a sample lies, by its key."""
         before, _, below = path.partition("latents/")
         found = {}
         for folder, key in self.data_sources.items():
             place = PurePosixPath(below)
-            if folder == "conditions" and place.name.startswith("latent_"):
-                place = place.with_name(f"condition_{place.name.removeprefix('latent_')}")
+            if folder == "conditions" and place.name.startswith("latent_"):  # of old, in no folder below
+                place = PurePosixPath(f"condition_{place.name.removeprefix('latent_')}")
             found[key] = f"{before}{folder}/{place}"
         return found
 
@@ -111,6 +127,9 @@ class FastVideoDataset(Dataset[Any]):
     def __init__(self, place: str | Path, *, collate: Callable[[list[dict[str, Any]]], Any] = list) -> None:
         self.cache, self.collate = _opened(place, "fastvideo"), collate
         self.places = [(path, row) for path, file in self.cache.files.items() for row in range(len(file.clips))]
+
+    def __repr__(self) -> str:
+        return f"FastVideoDataset({len(self):,} rows of {self.cache})"
 
     def __len__(self) -> int:
         return len(self.places)
@@ -143,6 +162,9 @@ class SimpleTunerFiles:
 
     def __init__(self, place: str | Path, cache_dir: str | Path) -> None:
         self.cache, self.cache_dir = _opened(place, "simpletuner"), Path(cache_dir).absolute()
+
+    def __repr__(self) -> str:
+        return f"SimpleTunerFiles({self.cache} in place of {self.cache_dir})"
 
     def _path(self, filename: str | Path) -> str | None:
         try:
@@ -193,5 +215,6 @@ def serve_musubi(place: str | Path, dataset: Any) -> None:
     def load_file(path: str, *rest: Any, **more: Any) -> dict[str, Tensor]:
         return load(cache.open(names[path]).read()) if path in names else before(path, *rest, **more)
 
-    listing.glob, loading.load_file = _PackedGlob(names), load_file
+    served = listing.glob.names if isinstance(listing.glob, _PackedGlob) else {}  # of data sets before this one
+    listing.glob, loading.load_file = _PackedGlob({**served, **names}), load_file
     dataset.cache_directory = str(cache.others)

@@ -170,7 +170,9 @@ def pack_latents(z_BCTHW: Tensor) -> Packed:
 
 def pack_kept(z_BCTHW: Tensor, keep_BTHW: Tensor) -> Packed:
     """The kept cells of dense latents: what `pack` makes of the tokens of these clips, for all of them at once."""
-    B, T, H, W = keep_BTHW.shape
+    for x in (z_BCTHW, keep_BTHW):
+        check_kind(x, Tensor, "latents and masks are tensors")
+    B, T, H, W = keep_BTHW.shape if keep_BTHW.ndim == 4 else (0, 0, 0, 0)
     if z_BCTHW.ndim != 5 or (len(z_BCTHW), *z_BCTHW.shape[2:]) != (B, T, H, W) or keep_BTHW.dtype != torch.bool:
         raise ShapeError(f"latents are [B, C, T, H, W], masks bool [B, T, H, W]; got {describe(z_BCTHW)} and "
                          f"{describe(keep_BTHW)}")  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError, ShapeError
+from inlay.errors import ConfigError, ShapeError, check_number
 from inlay.types import describe
 
 
@@ -25,6 +25,7 @@ class RopeConfig:
     base: float = 10_000.0
 
     def __post_init__(self) -> None:
+        check_number("head_dim", self.head_dim, "a whole number", whole=True)
         if self.head_dim < 6 or self.head_dim % 2:
             raise ConfigError(f"three axes need an even head dimension of at least 6; got {self.head_dim}")
         if self.pairs is None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
-from inlay.errors import ConfigError, UsageError, pick
+from inlay.errors import ConfigError, UsageError, check_number, pick
 
 TAILS = {  # what is done so that all ranks make the same number of steps
     "split": "the fullest batches are halved: nothing is lost, nothing comes twice",
@@ -30,6 +30,8 @@ class PlannedSampler(Sampler[list[int]]):
         self, *, seed: int = 0, rank: int = 0, world: int = 1, shuffle: bool = True, tail: str = "split"
     ) -> None:
         pick("tail", tail, TAILS)
+        for name, value in (("rank", rank), ("world", world)):
+            check_number(name, value, "a whole number", whole=True)
         if not 0 <= rank < world:
             raise ConfigError(f"rank is counted from 0 and below world; got rank {rank} of {world}")
         self.seed, self.rank, self.world, self.shuffle, self.tail = seed, rank, world, shuffle, tail
@@ -44,6 +46,14 @@ class PlannedSampler(Sampler[list[int]]):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What the plan depends on: a state saved under other settings is refused."""
+
+    def __repr__(self) -> str:
+        rank = f", rank {self.rank} of {self.world}" if self.world > 1 else ""
+        return f"{type(self).__name__}({self.about()}{rank}; epoch {self.epoch}, batch {self._next} is next)"
+
+    @abstractmethod
+    def about(self) -> str:
+        """The settings for a person, in a few words."""
 
     def __len__(self) -> int:
         """Batches of this rank in this epoch, from its beginning."""
@@ -67,10 +77,13 @@ class PlannedSampler(Sampler[list[int]]):
         return {"epoch": self.epoch, "done": self._next if done is None else done, "plan": self._key()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state.get("plan") != self._key():
+        if (saved := state.get("plan")) != (now := self._key()):
+            was = saved if isinstance(saved, dict) else {}
+            other = [name for name in now if was.get(name) != now[name]]
+            told = ", ".join(f"{name} {_short(was.get(name))} and not {_short(now[name])}" for name in other)
             raise UsageError(
-                f"this state belongs to other batches: it was saved with {state.get('plan')}, and this is "
-                f"{self._key()}; resume with the same data, settings and number of ranks"
+                f"this state belongs to other batches: it was saved with {told or 'other settings'}; "
+                "resume with the same data, settings and number of ranks"
             )
         self.epoch, self._next = state["epoch"], state["done"]
 
@@ -87,6 +100,12 @@ class PlannedSampler(Sampler[list[int]]):
     def _key(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("seed", "world", "shuffle", "tail")}
         return own | self.settings()
+
+
+def _short(value: object) -> str:
+    """A setting in a message; the clips of each shape are thousands of numbers."""
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def share_out(batches: list[list[int]], world: int, tail: str) -> list[list[int]]:
@@ -132,8 +151,8 @@ class TokenBudgetSampler(PlannedSampler):
         super().__init__(seed=seed, rank=rank, world=world, shuffle=shuffle, tail=tail)
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.budget, self.window, self.alone = budget, window, alone
-        if budget < 1 or window < 1:
-            raise ConfigError(f"budget and window are at least 1; got {budget} and {window}")
+        for name, value in (("budget", budget), ("window", window)):
+            check_number(name, value, "a whole number, 1 or more", lambda n: n >= 1, whole=True)
         if self.lengths.ndim != 1 or not len(self.lengths) or self.lengths.min() < 0:
             raise UsageError("token counts are one number for each clip, none below 0, and at least one")
         if not alone and self.lengths.max() > budget:
@@ -146,6 +165,9 @@ class TokenBudgetSampler(PlannedSampler):
     def settings(self) -> dict[str, Any]:
         counted = {"clips": len(self.lengths), "tokens": int(self.lengths.sum())}
         return counted | {"budget": self.budget, "window": self.window, "alone": self.alone}
+
+    def about(self) -> str:
+        return f"{len(self.lengths):,} clips, {int(self.lengths.sum()):,} tokens, budget {self.budget:,}"
 
     def plan(self, rng: np.random.Generator) -> list[list[int]]:
         order = rng.permutation(len(self.lengths)) if self.shuffle else np.arange(len(self.lengths))
@@ -192,8 +214,9 @@ class ShapeSampler(PlannedSampler):
         seed: int = 0, rank: int = 0, world: int = 1, shuffle: bool = True, tail: str = "split",
     ) -> None:  # fmt: skip
         super().__init__(seed=seed, rank=rank, world=world, shuffle=shuffle, tail=tail)
-        if batch_size < 1 or not len(shapes):
-            raise ConfigError(f"a batch has at least one clip, and there must be some; got {batch_size}, {len(shapes)}")
+        check_number("batch_size", batch_size, "a number of clips, 1 or more", lambda n: n >= 1, whole=True)
+        if not len(shapes):
+            raise UsageError("there are no clips to make batches of; got no shapes")
         self.batch_size = batch_size
         kinds: dict[Hashable, list[int]] = {}
         for clip, shape in enumerate(shapes):
@@ -202,6 +225,10 @@ class ShapeSampler(PlannedSampler):
 
     def settings(self) -> dict[str, Any]:
         return {"groups": [len(g) for g in self.groups], "batch_size": self.batch_size}
+
+    def about(self) -> str:
+        clips = sum(map(len, self.groups))
+        return f"{clips:,} clips, {len(self.groups):,} different shapes, batches of {self.batch_size}"
 
     def plan(self, rng: np.random.Generator) -> list[list[int]]:
         batches: list[list[int]] = []

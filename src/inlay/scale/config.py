@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.codec import CPU_BATCH, GPU_BATCH, EncodeConfig
-from inlay.errors import ConfigError, MissingError, UsageError, pick
+from inlay.errors import MissingError, UsageError, check_number, pick
 from inlay.masking import LADDER, Budget
 from inlay.scale.layout import FORMATS, TAR, known
 from inlay.types import KEY_SLOTS, PRECISIONS, SCALES
@@ -67,8 +67,8 @@ class TokenizeConfig:
         Geometry.parse(self.size)
         _ = self.budget, self.encode
         for name in ("shard_videos", "batch"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} counts videos, 0 for the default; got {getattr(self, name)}", about=name)
+            wanted = "a number of videos, 0 for the default"
+            check_number(name, getattr(self, name), wanted, lambda n: n >= 0, whole=True)
         if self.weights is not None and not Path(self.weights).exists():
             raise MissingError(f"no weights at {self.weights}; give the path of a file or a folder")
 
@@ -105,10 +105,10 @@ class RunConfig:
     address: str | None = None  # of a Ray cluster
 
     def __post_init__(self) -> None:
-        if self.workers < 0:
-            raise ConfigError(f"workers are processes, 0 for as many as fit; got {self.workers}", about="workers")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads are counted from 1; got {self.threads}", about="threads")
+        wanted = "a number of processes, 0 for as many as fit"
+        check_number("workers", self.workers, wanted, lambda n: n >= 0, whole=True)
+        if self.threads is not None:
+            check_number("threads", self.threads, "a number from 1 on", lambda n: n >= 1, whole=True)
         if self.address is not None and self.engine != "ray":
             raise UsageError(
                 "the address is that of a Ray cluster; choose the engine ray with it", about=("address", "engine")

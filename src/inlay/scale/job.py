@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from inlay.codec import sizes_for
-from inlay.errors import UsageError, VideoError, pick, require
+from inlay.errors import UsageError, VideoError, check_kind, pick, require
 from inlay.scale.config import CPU_BATCH, GPU_BATCH, RunConfig, TokenizeConfig
 from inlay.scale.layout import PARQUET, PLAN, QUARANTINE
 from inlay.scale.plan import Shard, ShardPlan, check_same, load_facts
@@ -20,7 +19,7 @@ from inlay.scale.ray_engine import ray_engine
 from inlay.scale.report import TokenizeResult, finish, write_report
 from inlay.scale.shards import ShardRecord
 from inlay.scale.sources import SourceItem, find_sources
-from inlay.scale.store import LOCK, Place, Store, is_address, open_store
+from inlay.scale.store import LOCK, Place, Store, as_text, is_address, open_store
 from inlay.scale.worker import Task
 from inlay.scale.workers import Progress, helpers_for, local_engine, threads_for
 from inlay.tokenizer import Tokenizer, pick_device
@@ -62,8 +61,10 @@ def tokenize(
         path_column: of a table: where the videos stand, if its name does not tell. So is `caption_column`.
         watch: is told of the progress.
     """
-    source, out = os.fspath(source), os.fspath(out)
+    source, out = as_text("source", source), as_text("out", out)
     config, run = config or TokenizeConfig(), run or RunConfig()
+    check_kind(config, TokenizeConfig, "how videos are encoded is said by a TokenizeConfig")
+    check_kind(run, RunConfig, "how a job is carried out is said by a RunConfig")
     start = time.perf_counter()
     engine = pick("engine", run.engine, ENGINES)
     check_extras(source, out, config, run)

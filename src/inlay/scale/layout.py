@@ -113,7 +113,7 @@ class LatentMoments:
         return tuple(max(s / self.count - m * m, 0.0) ** 0.5 for s, m in zip(self.squares, self.mean, strict=True))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DatasetRecord:
     """`dataset.json`."""
 
@@ -132,6 +132,15 @@ class DatasetRecord:
     latent_mean: list[float]  # of each channel, over all cells of all videos
     latent_std: list[float]
     shards: list[dict[str, Any]]  # name, videos, bytes, sha256; in order, those without a video left out
+
+    def __repr__(self) -> str:
+        return f"DatasetRecord({self.about()}, {self.bytes:,} bytes, format {self.format})"
+
+    def about(self) -> str:
+        """What the set is, in a few words."""
+        recipe = self.recipe
+        made = f"{self.videos:,} videos by {recipe.get('backbone')}"
+        return f"{made}, {self.keep_rate:.1%} of the cells kept, mode {recipe.get('streaming')}"
 
     @staticmethod
     def parse(text: str, name: str = DATASET) -> DatasetRecord:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from inlay.errors import UsageError, VideoError, require
@@ -90,11 +90,11 @@ def _info(root: Path) -> dict[str, Any]:
 
 
 def _below(root: Path, template: str, **values: Any) -> Path:
-    """A path that info.json states; it must not lead out of the data set."""
-    path = root / template.format(**values)
-    if not path.resolve().is_relative_to(root.resolve()):
+    """A path that info.json states; it must not lead out of the data set. A link may: the hub's cache is links."""
+    named = PurePath(template.format(**values))
+    if named.anchor or ".." in named.parts:
         raise UsageError(f"{root}/{INFO}: {template!r} leads out of the data set")
-    return path
+    return root / named
 
 
 def _old_episodes(root: Path, info: dict[str, Any], cameras: list[str]) -> Iterator[Episode]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def finish(store: Store, plan: ShardPlan, shards: list[Shard], recipe: dict[str,
     return dataset, totals
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TokenizeResult:
     """The set, and the run that finished it."""
 
@@ -83,6 +84,11 @@ class TokenizeResult:
     damaged: int  # videos of which only a part could be read
     videos_before: int  # done by earlier runs
     seconds: float  # of this run
+
+    def __repr__(self) -> str:
+        d = self.dataset
+        refused = f", {d.quarantined:,} in quarantine" if d.quarantined else ""
+        return f"TokenizeResult({self.out}: {d.about()}, {d.bytes:,} bytes{refused}; {self.seconds:.1f} s)"
 
     @property
     def videos_now(self) -> int:
@@ -116,6 +122,9 @@ class TokenizeResult:
     def rows(self) -> list[tuple[str, str]]:
         """The same for a person."""
         d = self.dataset
+        now = ", nothing was left to tokenise"
+        if self.videos_now:
+            now = f" for {self.videos_now:,} videos, {self.rate:.2f} a second ({self.engine})"
         rows = [
             ("data set", f"{self.out}, {len(d.shards):,} {d.format} shard{'s' * (len(d.shards) != 1)}"),
             ("videos", f"{d.videos:,} tokenised, {d.quarantined:,} in quarantine"),
@@ -125,7 +134,7 @@ class TokenizeResult:
                 f"mode {d.recipe['streaming']}",
             ),
             ("bytes", f"{d.bytes:,} of token files"),
-            ("took", f"{self.seconds:.1f} s for {self.videos_now:,} videos, {self.rate:.2f} a second ({self.engine})"),
+            ("took", f"{self.seconds:.1f} s{now}"),
         ]
         if self.videos_before:
             rows.append(("before", f"{self.videos_before:,} videos were there from earlier runs"))
@@ -142,27 +151,32 @@ def write_report(store: Store, outcome: TokenizeResult) -> None:
     """The JSON record, and a page in Markdown for people."""
     d = outcome.dataset
     rows = "".join(f"\n| {name} | {_cell(text)} |" for name, text in outcome.rows())
-    settings = ", ".join(f"{k} {v}" for k, v in d.recipe.items() if v is not None)
+    settings = ", ".join(f"{k} {_setting(v)}" for k, v in d.recipe.items() if v is not None)
     parts = [f"# {outcome.source}, tokenised", f"| | |\n|---|---|{rows}", f"Recipe: {_cell(settings)}."]
     if d.latent_mean:
         channels = enumerate(zip(d.latent_mean, d.latent_std, strict=True))
         lines = "".join(f"\n| {c} | {mean:.4f} | {std:.4f} |" for c, (mean, std) in channels)
         parts.append(f"## Latents\n\nOver {d.latent_count:,} cells.\n\n| channel | mean | std |\n|---|---|---|{lines}")
     if refused := list(csv.DictReader(io.StringIO(store.read_text(QUARANTINE) or ""))):
-        parts.append(_quarantine(refused))
+        parts.append(_quarantine(refused, outcome.out))
     store.write_text(REPORT, dump(outcome.record()))
     store.write_text(REPORT_PAGE, "\n\n".join(parts) + "\n")
 
 
-def _quarantine(refused: list[dict[str, str]]) -> str:
+def _quarantine(refused: list[dict[str, str]], out: str) -> str:
     reasons = Counter(entry["reason"] for entry in refused).most_common(SHOWN)
     lines = "".join(f"\n| {count:,} | {_cell(reason)} |" for reason, count in reasons)
     named = "".join(f"\n| {_cell(entry['path'])} | {_cell(entry['reason'])} |" for entry in refused[:SHOWN])
     more = f"\n\n{len(refused) - SHOWN:,} more are in `{QUARANTINE}`." if len(refused) > SHOWN else ""
     return (
         f"## Quarantine\n\n| sources | reason |\n|---|---|{lines}\n\n| source | reason |\n|---|---|{named}{more}\n\n"
-        f"To try them again: `inlay tokenize {QUARANTINE} OTHER_OUT`."
+        f"To try them again: `inlay tokenize {shlex.quote(f'{out}/{QUARANTINE}')} OTHER_OUT`."
     )
+
+
+def _setting(value: object) -> str:
+    """A value of the recipe; `dataset.json` has the numbers of each channel."""
+    return f"of {len(value)} channels" if isinstance(value, tuple | list) else str(value)
 
 
 def _cell(text: str) -> str:

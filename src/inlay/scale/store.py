@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
-from inlay.errors import OutputError, UsageError, require
+from inlay.errors import OutputError, UsageError, check_kind, require
 from inlay.files import PART, atomic, kind_of
 from inlay.scale.layout import JOB, SHARDS
 
@@ -21,6 +21,12 @@ Place = str | PathLike[str]  # a path, or an address fsspec knows
 LEFTOVERS = (f"*{PART}", "*.attempts")
 LOCK = f"{JOB}/lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def as_text(name: str, place: Place) -> str:
+    """A place as text; refuses what is none."""
+    check_kind(place, (str, os.PathLike), f"{name} is a path or an address; several go into a list (.txt, one a line)")
+    return str(os.fspath(place))
 
 
 def check_scratch(error: OSError) -> None:

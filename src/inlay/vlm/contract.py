@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from inlay.errors import ConfigError, ShapeError
+from inlay.errors import ShapeError, check_kind, check_number
 from inlay.types import describe
 from inlay.vlm.last_kept import last_kept_mask
 
@@ -23,8 +23,9 @@ def compute_retained_tokens_count(tokens_per_frame: int, num_frames: int, q: flo
     >>> compute_retained_tokens_count(tokens_per_frame=144, num_frames=32, q=0.75)
     1152
     """
-    if not 0 <= q <= 1:
-        raise ConfigError(f"q is the share of the tokens to prune, from 0 to 1; got {q}", about="q")
+    check_number("q", q, "the share of the tokens to prune, from 0 to 1", lambda q: 0 <= q <= 1)
+    for name, value in (("tokens_per_frame", tokens_per_frame), ("num_frames", num_frames)):
+        check_number(name, value, "a whole number, 0 or more", lambda n: n >= 0, whole=True)
     return max(tokens_per_frame, int(tokens_per_frame * num_frames * (1 - q)))
 
 
@@ -55,11 +56,14 @@ def grid_of(
     video_embeds: Tensor, video_size_thw: Tensor | Sequence[int], spatial_merge_size: int
 ) -> tuple[int, int, int]:
     """Frames, rows and columns of the tokens themselves, checked against the embeddings."""
-    frames, height, width = (int(n) for n in video_size_thw)
-    if spatial_merge_size < 1:
-        raise ConfigError(
-            f"the spatial merge joins 1 or more patches a side; got {spatial_merge_size}", about="spatial_merge_size"
-        )
+    check_kind(video_embeds, Tensor, "embeddings are a tensor [T * h * w, D]")
+    try:
+        frames, height, width = (int(n) for n in video_size_thw)
+    except (TypeError, ValueError, RuntimeError) as error:
+        found = describe(video_size_thw) if isinstance(video_size_thw, Tensor) else repr(video_size_thw)
+        raise ShapeError(f"video_size_thw is three whole numbers of one video; got {found}") from error
+    wanted = "1 or more patches a side, which the spatial merge joins"
+    check_number("spatial_merge_size", spatial_merge_size, wanted, lambda n: n >= 1, whole=True)
     h, w = height // spatial_merge_size, width // spatial_merge_size
     if video_embeds.ndim != 2 or min(frames, h, w) < 1 or len(video_embeds) != frames * h * w:
         raise ShapeError(

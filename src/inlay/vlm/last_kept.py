@@ -21,12 +21,13 @@ Legend: T frames, P places of a frame, D channels, K thresholds side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import index
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.errors import ConfigError, ShapeError, pick
+from inlay.errors import ConfigError, ShapeError, check_kind, pick
 from inlay.kernels import may_run
 from inlay.types import describe
 
@@ -59,9 +60,14 @@ def last_kept_mask(x_TPD: Tensor, count: int, *, criterion: str = "cosine") -> T
         criterion: how change is measured, a name in `CRITERIA`.
     """
     measure = pick("criterion", criterion, CRITERIA)
+    check_kind(x_TPD, Tensor, "tokens are a tensor [T, P, D]")
     if x_TPD.ndim != 3 or not x_TPD.numel() or not x_TPD.is_floating_point():
         raise ShapeError(f"tokens are [T, P, D] floating-point numbers, one or more; got {describe(x_TPD)}")
     T, P, _ = x_TPD.shape
+    try:
+        count = index(count)
+    except TypeError as error:
+        raise ConfigError(f"count is a whole number of tokens; got {count!r}", about="count") from error
     if not P <= count <= T * P:
         raise ConfigError(
             f"the first frame stays whole, so {T} frames of {P} tokens keep {P} to {T * P} of them; asked for {count}",

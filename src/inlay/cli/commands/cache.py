@@ -179,6 +179,8 @@ def make(
     tokenizer = model.load()
     if note := FORMATS[format].stranger(tokenizer.spec.name, tokenizer.spec.channels):
         screen.note(note)  # before hours of work
+    if text is not None and not FORMATS[format].takes_text:
+        screen.note(f"{FORMATS[format].about}, keeps text in files that its own tool makes; --text is not used")
     with screen.bar("encoding (files)", time_left=True) as update:
         result = make_cache(source, out, config, tokenizer, watch=_counting(update))
     screen.show(result.record(), result.rows())

@@ -76,10 +76,8 @@ class TokenSource:
         self._skipped = torch.zeros(64, dtype=torch.int64).share_memory_()  # a place for each worker: no two write one
 
     def __repr__(self) -> str:
-        made = ""
-        if (d := self.dataset) is not None:
-            made = f" by {d.recipe['backbone']}, {d.keep_rate:.1%} of the cells kept, mode {d.recipe['streaming']}"
-        return f"{type(self).__name__}({len(self.members):,} videos{made}; {self.mode})"
+        made = f"{len(self.members):,} videos" if self.dataset is None else self.dataset.about()
+        return f"{type(self).__name__}({made}; {self.mode})"
 
     @property
     def dataset(self) -> DatasetRecord | None:
@@ -147,6 +145,9 @@ class TokenDataset(TokenSource, Dataset[Any]):
         return np.array([r.tokens for r in self.records()], dtype=np.int64)
 
     @property
-    def shapes(self) -> list[tuple[int, int, int]]:
-        """(frames, height, width) of each video, for a ShapeSampler."""
-        return [(r.frames, r.height, r.width) for r in self.records()]
+    def shapes(self) -> list[tuple[int, int, int, int]]:
+        """(frames, height, width, cells) of each video, for a ShapeSampler: latents of equal ones can be stacked.
+
+        Cells tell what frames alone do not: a scene cut begins a key chunk, which takes slots of its own.
+        """
+        return [(r.frames, r.height, r.width, r.cells) for r in self.records()]

@@ -20,7 +20,7 @@ from torch import Tensor
 from inlay.backbones import WEIGHTS
 from inlay.codec import LatentDecoder
 from inlay.container.tokens import Tokens
-from inlay.errors import MissingError, ShapeError, pick
+from inlay.errors import ConfigError, MissingError, ShapeError, pick
 from inlay.fill import FILLS, LIT_FILES, Filler, load_lit
 from inlay.scale.layout import VideoRecord
 from inlay.scale.store import Place
@@ -45,7 +45,11 @@ class Densifier:
 
     def __post_init__(self) -> None:
         pick("fill", self.fill, {MAKERS_CHOICE: None, **KINDS})
-        pick("layout", self.layout, LAYOUTS)
+        layout = pick("layout", self.layout, LAYOUTS)
+        if self.dtype is not None and not (isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point):
+            raise ConfigError(f"latents are floating-point numbers, such as torch.bfloat16; got dtype {self.dtype!r}")
+        if layout.fixed and self.dtype not in (None, layout.dtype):
+            raise ConfigError(f"{self.layout} is read as {layout.dtype} whatever it says; got dtype {self.dtype}")
         if str(self.device) != "cpu":  # who reads on a CPU need not wake a GPU
             object.__setattr__(self, "device", str(pick_device(self.device)))
 
@@ -149,11 +153,12 @@ class Layout:
 
     build: Callable[[Tensor, VideoRecord], dict[str, Any]]
     dtype: torch.dtype
+    fixed: bool = False  # the trainer reads no other
 
 
 LAYOUTS = {
     "plain": Layout(build=plain, dtype=torch.float32),
     "ltx": Layout(build=ltx, dtype=torch.bfloat16),
-    "fastvideo": Layout(build=fastvideo, dtype=torch.float32),
+    "fastvideo": Layout(build=fastvideo, dtype=torch.float32, fixed=True),
     "nemo": Layout(build=nemo, dtype=torch.bfloat16),
 }

@@ -21,7 +21,7 @@ from inlay.scale.reading.dataset import TokenDataset
 from inlay.scale.store import Place
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EpisodeSample:
     """One episode.
 
@@ -34,6 +34,10 @@ class EpisodeSample:
     tokens: dict[str, Tokens]  # by camera
     columns: dict[str, Tensor]
     slots: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name} {list(numbers.shape)}" for name, numbers in self.columns.items())
+        return f"EpisodeSample({self.index}: {'; '.join(self.tasks)}; {', '.join(self.tokens)}; {columns})"
 
     @property
     def action(self) -> Tensor:
@@ -51,7 +55,7 @@ class EpisodeDataset(Dataset[EpisodeSample]):
     Args:
         root: the LeRobot data set.
         tokens: what `inlay tokenize` made of it; several places where some of it was tokenised later.
-        cameras: which; all by default.
+        cameras: which, or the one; all by default.
         columns: of the tables; all that hold numbers by default.
     """
 
@@ -60,9 +64,10 @@ class EpisodeDataset(Dataset[EpisodeSample]):
         root: str | Path,
         tokens: Place | Sequence[Place],
         *,
-        cameras: tuple[str, ...] | None = None,
-        columns: tuple[str, ...] | None = None,
+        cameras: str | tuple[str, ...] | None = None,
+        columns: str | tuple[str, ...] | None = None,
     ) -> None:
+        cameras, columns = ((names,) if isinstance(names, str) else names for names in (cameras, columns))
         self.root, self.columns = Path(root), columns
         self.tokens = TokenDataset(tokens)
         self._places = {record.source: i for i, record in enumerate(self.tokens.records())}
@@ -76,6 +81,9 @@ class EpisodeDataset(Dataset[EpisodeSample]):
         if not self.episodes:
             place = tokens if isinstance(tokens, str | PathLike) else ", ".join(map(str, tokens))
             raise UsageError(f"{place} holds no tokens of {root}; make them: inlay tokenize {root} OUT")
+
+    def __repr__(self) -> str:
+        return f"EpisodeDataset({len(self):,} episodes of {self.root}; {', '.join(self.cameras)})"
 
     @property
     def missing(self) -> int:
@@ -113,6 +121,9 @@ def read_columns(episode: Episode, wanted: tuple[str, ...] | None) -> dict[str, 
     arrow, parquet = require("pyarrow", extra="scale"), require("pyarrow.parquet", extra="scale")
     try:
         only = [("episode_index", "=", episode.index)]
+        there = parquet.read_schema(episode.data).names
+        if absent := [name for name in wanted or () if name not in there]:
+            raise UsageError(f"{episode.data} has no column {absent[0]!r}; it has {', '.join(there)}")
         table = parquet.read_table(episode.data, filters=only, columns=list(wanted) if wanted else None)
     except (arrow.ArrowException, OSError, KeyError) as error:
         raise UsageError(f"{episode.data} cannot be read ({str(error).splitlines()[0]}); fetch it again") from error
@@ -128,7 +139,7 @@ def _numbers(column: Any) -> Tensor | None:
     values, shape = column.combine_chunks(), [len(column)]
     while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
         inner = values.flatten()
-        if not len(values) or len(inner) % len(values):
+        if values.null_count or len(values.value_lengths().unique()) != 1:
             return None
         shape.append(len(inner) // len(values))
         values = inner

@@ -20,24 +20,30 @@ MODES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TokenSample:
     """One video of a data set."""
 
     tokens: Tokens
     record: VideoRecord
 
+    def __repr__(self) -> str:
+        return f"TokenSample({self.record.source}: {self.tokens})"
+
     @property
     def key(self) -> str:
         return self.record.key
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SparseBatch:
     """Several of them, packed."""
 
     packed: Packed
     records: tuple[VideoRecord, ...]
+
+    def __repr__(self) -> str:
+        return f"SparseBatch({self.packed}, with the record of each)"
 
     def __len__(self) -> int:
         return len(self.records)

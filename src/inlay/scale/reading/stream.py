@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from inlay.errors import ConfigError, UsageError, pick
+from inlay.errors import ConfigError, UsageError, check_number, pick
 from inlay.scale.layout import VideoRecord
 from inlay.scale.reading.dataset import TokenSource
 from inlay.scale.reading.dense import MAKERS_CHOICE
 from inlay.scale.store import Place
 
+MOST_WORKERS = 4096
 TAILS = {
     "keep": "every video comes; consumers may differ by one",
     "drop": "fewer videos than there are consumers are left out, so that all have the same number",
@@ -73,12 +74,12 @@ class TokenStream(TokenSource, IterableDataset[Any]):
         )  # fmt: skip
         pick("tail", tail, TAILS)
         self.rank, self.world = _place(rank, world)
-        if window < 1:
-            raise ConfigError(f"a window holds at least one video; got {window}")
+        check_number("window", window, "a number of videos, 1 or more", lambda n: n >= 1, whole=True)
         self.seed, self.shuffle, self.window, self.tail = seed, shuffle, window, tail
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must see it change
         self._done = 0  # of this consumer's videos in this epoch
         self._resume: dict[str, Any] | None = None
+        self._served = torch.zeros(MOST_WORKERS, dtype=torch.bool).share_memory_()  # who went on from it already
 
     @property
     def epoch(self) -> int:
@@ -169,12 +170,15 @@ class TokenStream(TokenSource, IterableDataset[Any]):
             )
         self.set_epoch(state["epoch"])
         self._resume = state
+        info = get_worker_info()
+        self._served[info.id if info else slice(None)] = False
 
     def _begin(self, worker: int, workers: int) -> tuple[int, int]:
         """(share, videos already done) of this worker; a state serves one epoch."""
         state, self._resume = self._resume, None
-        if state is None or state["epoch"] != self.epoch:
+        if state is None or state["epoch"] != self.epoch or self._served[worker]:
             return worker, 0
+        self._served[worker] = True  # the workers of the next iteration are copies of who still has the state
         if isinstance(state["done"], int):
             return worker, state["done"]
         if len(state["done"]) != workers:
