@@ -14,6 +14,7 @@ import pytest
 import typer
 from torch import Tensor
 
+from inlay.backbones import WEIGHTS
 from inlay.cli.commands.train import app
 from inlay.errors import UsageError, VideoError
 from inlay.train.config import option_fields
@@ -104,6 +105,14 @@ def test_both_are_trained_at_once(folder: Path, tmp_path: Path) -> None:
     assert load_lit(run / "lit.safetensors").backbone_hash == load_weights(run / "weights.safetensors").hash
     again = ("--from", run / "weights.safetensors", "--from-lit", run / "lit.safetensors")
     invoke("together", folder, "--run", tmp_path / "again", *QUICK, *again)
+
+
+def test_what_ships_goes_on_learning(folder: Path, tmp_path: Path) -> None:
+    few = ("--steps", "1", "--batch", "1", "--size", "32", "--frames", "5", "--validate-clips", "1", "--device", "cpu")
+    starts = ("--from", WEIGHTS / "mini.safetensors", "--from-lit", WEIGHTS / "mini.lit.safetensors")
+    invoke("together", folder, "--run", tmp_path / "run", *few, *starts)  # the preset's own shapes, as it ships
+    networks = json.loads((tmp_path / "run" / "config.json").read_text())["networks"]
+    assert networks["backbone"]["channels"] == networks["lit"]["channels"] == 48
 
 
 def test_backbone_says_json_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
