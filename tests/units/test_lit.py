@@ -142,3 +142,9 @@ def test_a_lit_of_your_own_backbone_is_found_and_one_that_is_not_is_explained(tm
     Profile(backbone=mine, weight_hash="one", tau=0.7).save(tmp_path / "my_module-MyBackbone.profile.json")
     found = find_profile([tmp_path], mine, "one")
     assert found is not None and found.tau == 0.7
+
+
+def test_a_lit_of_other_channels_than_the_backbone_s_is_refused() -> None:
+    lit = Lit.build(LitConfig(channels=4, width=32, heads=2, blocks=1))
+    with pytest.raises(ConfigError, match="for latents of 4 channels, and the backbone's have 8; build it with"):
+        lit.set_statistics((0.0,) * 8, (1.0,) * 8)
