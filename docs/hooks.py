@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring files of the repository that the docs link to beyond their own folder into the site.
+"""Bring files of the repository that the docs link to beyond their own folder into the site, and examples in
+docstrings as code.
 
-mkdocs calls the functions `on_...` while it builds the site (see mkdocs.yml).
+mkdocs calls the functions `on_...` while it builds the site, mkdocstrings the extension (see mkdocs.yml).
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
 from pathlib import Path
 from typing import Any
 
+from griffe import Extension, Object
 from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).parent.resolve()
@@ -111,6 +114,30 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 
 def on_post_template(output: str, template_name: str, config: Any) -> str:
     return on_post_page(output, None, config)
+
+
+class Examples(Extension):
+    """Python that stands in a docstring as a paragraph of its own would run together as prose."""
+
+    def on_instance(self, *, obj: Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+
+def fenced(text: str) -> str:
+    """A docstring with its examples between fences."""
+    paragraphs = re.split(r"\n{2,}", text)
+    return "\n\n".join(f"```python\n{p}\n```" if _is_code(p) else p for p in paragraphs)
+
+
+def _is_code(paragraph: str) -> bool:
+    if paragraph.startswith(">>>"):
+        return True
+    try:
+        statements = ast.parse(paragraph).body
+    except SyntaxError:
+        return False
+    return any(not isinstance(s, ast.Expr | ast.AnnAssign) for s in statements)
 
 
 def _home(page: str) -> Path:

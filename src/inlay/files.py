@@ -9,7 +9,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -36,6 +36,18 @@ def portable_name(text: str) -> str:
     'module-Class'
     """
     return re.sub(r'[<>:"/\\|?*\x00-\x1f]+', "-", text).rstrip(". ") or "unnamed"
+
+
+def beside(folders: Sequence[Path], name: str, ending: str) -> Iterator[Path]:
+    """Where a file that goes with a backbone may lie: under its name, or where that is a path or has a colon, under
+    what a file can be called.
+
+    >>> [str(p) for p in beside([Path("w")], "module:Class", "lit.safetensors")]
+    ['w/module:Class.lit.safetensors', 'w/module-Class.lit.safetensors']
+    """
+    for folder in folders:
+        for stem in dict.fromkeys((name, portable_name(Path(name).name))):
+            yield folder / f"{stem}.{ending}"
 
 
 def kind_of(path: Path) -> str | None:

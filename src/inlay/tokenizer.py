@@ -28,6 +28,7 @@ from inlay.codec.parts import Parts
 from inlay.codec.whole import VideoEncoder, encode_videos
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError, UsageError, check_kind
+from inlay.files import beside
 from inlay.fill import Filler
 from inlay.masking import Budget, Profile
 from inlay.types import VideoInfo, check_shape, frame_rate
@@ -349,7 +350,7 @@ def _refuse(unknown: dict[str, object]) -> None:
 
 def find_profile(folders: Sequence[Path], name: str, weight_hash: str) -> Profile | None:
     """The first profile that is of these weights, else the paper's tau for this backbone, else none."""
-    for path in (folder / f"{name}.profile.json" for folder in folders):
+    for path in beside(folders, name, "profile.json"):
         if path.is_file() and (profile := Profile.load(path)).weight_hash == weight_hash:
             return profile
     tau = default_tau(name)

@@ -124,6 +124,24 @@ def test_what_is_refused_leaves_its_box_and_no_other(visit: Any, clip: Path, tmp
     ann.page.locator("#video .file-name").wait_for(state="detached")
 
 
+def test_a_file_dropped_anywhere_is_taken_and_the_page_stays(visit: Any, clip: Path, tmp_path: Path) -> None:
+    other = moving_square(9, 96, 64, seed=3).save(tmp_path / "other.mkv", lossless=True)
+    ann = visit()
+    ann.drop("#video button", clip)
+    ann.says("square.mkv: 17 frames 128x128")
+    for place, path, words in (("#video", other, "other.mkv: 9 frames"), (".stage", clip, "square.mkv: 17 frames")):
+        ann.drop(place, path)  # the box holds a file already
+        ann.says(words)
+    ann.page.locator("#go").click()
+    ann.says("Reconstructed A")
+    tokens = ann.download("token-file", tmp_path)
+    ann.drop("#video", tokens)
+    ann.says("Decoded")
+    assert "square" in ann.page.locator("#tokens").inner_text()
+    ann.drop("body", other)
+    ann.says("other.mkv: 9 frames")
+
+
 def test_what_is_not_taken_is_explained(visit: Any, clip: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes.mp4"
     notes.write_text("these are not moving pictures\n" * 40)

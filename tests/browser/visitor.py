@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 from typing import Any
 
 PATIENCE = 60_000  # milliseconds
+
+DROP = """([selector, name, content]) => {
+  const files = new DataTransfer();
+  files.items.add(new File([Uint8Array.from(atob(content), c => c.charCodeAt(0))], name));
+  const sent = (kind) => document.querySelector(selector)
+    .dispatchEvent(new DragEvent(kind, { dataTransfer: files, bubbles: true, cancelable: true }));
+  return ["dragenter", "dragover", "drop"].map(sent).slice(1).every(stays => !stays);
+}"""
 
 
 class Visitor:
@@ -49,6 +58,11 @@ class Visitor:
 
     def give(self, place: str, path: Path) -> None:
         self.page.locator(f"#{place} input[type=file]").set_input_files(path)
+
+    def drop(self, selector: str, path: Path) -> None:
+        """A file from the desk onto an element; a browser left to itself would leave the page for it."""
+        content = [selector, path.name, base64.b64encode(path.read_bytes()).decode()]
+        assert self.page.evaluate(DROP, content), "the page takes the file, not the browser"
 
     def slide(self, place: str, value: float) -> None:
         box = self.page.locator(f"#{place} input[type=number]")

@@ -115,6 +115,8 @@ def test_a_defect_of_ours_is_1_and_memory_that_ran_out_137(
         monkeypatch.setattr("inlay.cli.main._invoke", fail)
         assert main(["doctor"]) == code
         assert capsys.readouterr().err.startswith("inlay: ")
+        assert main(["train", "lit"]) == code
+        assert ("(--accumulate" in capsys.readouterr().err) == (code == 137), "a training has other ways to take less"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of other systems")

@@ -306,6 +306,9 @@ def test_eval_leaves_one_page(folder: Path, tmp_path: Path, capsys: pytest.Captu
     for more, message in ((("--report", page), "--force"), (("--report", tmp_path / "r.pdf"), ".html")):
         assert run(*words, *more) == 2
         assert message in capsys.readouterr().err
+    both = ("--out", tmp_path / "kept", "--report", tmp_path / "kept" / "report")
+    assert run(*words, *both) == 2 and not (tmp_path / "kept").exists(), "a report has a suffix; no folder is left"
+    assert run(*words, *both[:-1], tmp_path / "kept" / "report.html") == 0, "the report beside its records"
     np.save(tmp_path / "davis17_dog.npy", np.load(folder / "davis17_dog.npy")[:9])
     words = ("eval", folder, "--reconstructions", tmp_path, "--metrics", "psnr", *MODEL[2:])
     assert run(*words, "--report", page, "--force") == 0

@@ -4,15 +4,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import typer
+from torch import Tensor
 
+from inlay.backbones import WEIGHTS
 from inlay.cli.commands.train import app
 from inlay.errors import UsageError, VideoError
 from inlay.train.config import option_fields
+from inlay.train.data import Batch
+from inlay.train.loop import Training
 from tests.conftest import moving_square
 
 
@@ -44,12 +51,31 @@ def test_lit_from_a_folder_to_weights(folder: Path, tmp_path: Path, capsys: pyte
     assert "dB at step" in shown.out
     assert "1 of 4 videos are left out: shorter than 5 frames" in shown.err
     assert "1 of the videos cannot be used" in shown.err
+    assert "2 steps of 2 clips of 5x32x32 from 3 videos, on cpu" in shown.err, "said before a first step of minutes"
+    first, last = (line for line in shown.err.splitlines() if " rate " in line)
+    assert re.search(r"step 1/2 .* s a step, .* s left$", first) and last.endswith(" s a step"), shown.err
     record = json.loads((run / "config.json").read_text())["config"]
     assert (record["tau"], record["clips"]["flip"], record["steps"]) == ([0.05, 0.2], False, 2)
     data = json.loads((run / "data.json").read_text())
     assert (len(data["train"]), len(data["validate"]), data["too_short"]) == (4, 1, 1)
     assert any("broken.mp4" in problem for problem in data["problems"])
     assert load_lit(run / "weights.safetensors").config.width == 64
+
+
+def test_an_interrupted_run_says_which_step_is_saved(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Training.take_step
+
+    def interrupted(self: Training, batch: Batch, rate: float) -> dict[str, Tensor]:
+        signal.raise_signal(signal.SIGINT)
+        return step(self, batch, rate)
+
+    monkeypatch.setattr(Training, "take_step", interrupted)
+    with suppress(KeyboardInterrupt, typer.Abort):  # as typer makes of it
+        invoke("lit", folder, "--run", tmp_path / "run", *QUICK, "--backbone", "mini-untrained")
+    assert "step 1 is saved; the same command with --resume goes on" in capsys.readouterr().err
+    assert json.loads((tmp_path / "run" / "checkpoints" / "last.json").read_text())["step"] == 1
 
 
 def test_a_video_that_breaks_off_does_not_stop_a_run(
@@ -79,6 +105,14 @@ def test_both_are_trained_at_once(folder: Path, tmp_path: Path) -> None:
     assert load_lit(run / "lit.safetensors").backbone_hash == load_weights(run / "weights.safetensors").hash
     again = ("--from", run / "weights.safetensors", "--from-lit", run / "lit.safetensors")
     invoke("together", folder, "--run", tmp_path / "again", *QUICK, *again)
+
+
+def test_what_ships_goes_on_learning(folder: Path, tmp_path: Path) -> None:
+    few = ("--steps", "1", "--batch", "1", "--size", "32", "--frames", "5", "--validate-clips", "1", "--device", "cpu")
+    starts = ("--from", WEIGHTS / "mini.safetensors", "--from-lit", WEIGHTS / "mini.lit.safetensors")
+    invoke("together", folder, "--run", tmp_path / "run", *few, *starts)  # the preset's own shapes, as it ships
+    networks = json.loads((tmp_path / "run" / "config.json").read_text())["networks"]
+    assert networks["backbone"]["channels"] == networks["lit"]["channels"] == 48
 
 
 def test_backbone_says_json_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,20 @@ def test_the_site_builds_strictly_and_has_its_pages(site: Path) -> None:
     assert {p.stem for p in site.glob("*.html")} >= WANTED
     assert "Tokenizer" in (site / "reference.html").read_text(encoding="utf-8")
     assert "magic" in (site / "format.html").read_text(encoding="utf-8")
+
+
+def test_examples_in_docstrings_are_code_on_the_site() -> None:
+    pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed; pip install '.[docs]'")
+    spec = spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert "docs/hooks.py:Examples" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    shown = hooks.fenced(inspect.cleandoc(inlay.Tokenizer.__doc__ or ""))
+    assert shown.startswith("A frozen backbone") and "\n\n```python\ntokenizer = " in shown
+    assert hooks.fenced(">>> 1 + 1\n2") == "```python\n>>> 1 + 1\n2\n```"
+    for prose in ("Latents", "None where there is none.", "a name: what it is", "Args:\n    x: pixels"):
+        assert hooks.fenced(prose) == prose
 
 
 @pytest.mark.slow

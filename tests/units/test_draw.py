@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -85,6 +86,13 @@ def test_labels_differ_and_are_cut_at_the_edge() -> None:
     one, other = (label(text, 29, 200, 17) for text in ("kept cells 41%", "kept cells 14%"))
     assert one.shape == (29, 200, 3) and not one.equal(other) and one.max() > 200
     assert label("a label that is much too long", 29, 40, 17).shape == (29, 40, 3)
+
+
+def test_letters_beyond_ascii_are_drawn_and_a_script_without_a_font_is_no_warning() -> None:
+    accented = [label(letter, 24, 40, 16) for letter in "\u00dc\u00e9\u0416"]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(accented, 2)), "not one box for all of them"
+    foreign = replace(LINES, title="\u65e5\u672c")
+    assert png((foreign,)).startswith(b"\x89PNG") and "<svg" in svg(foreign)
 
 
 def test_a_sheet_shows_what_each_threshold_keeps(tiny_tokenizer: Tokenizer) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from inlay.errors import ConfigError, ShapeError, UsageError
+from inlay.errors import ConfigError, MissingError, ShapeError, UsageError
 from inlay.fill import Filler, Lit, LitConfig, hold, load_lit, paper, paper_small, plus, save_lit
 from inlay.fill.filler import LONGEST
 from inlay.fill.lit import rope_tables, rotate
+from inlay.masking import Profile
+from inlay.tokenizer import find_profile
 
 
 def parameters(config: LitConfig) -> float:
@@ -121,3 +123,28 @@ def test_a_long_chunk_is_filled_piece_by_piece_as_a_stream_is() -> None:
     kept = torch.cat([torch.ones_like(keep[:, :1]), keep[:, at]], dim=1)
     assert torch.equal(found[:, :, at], filler.fill(led, kept, 0.3)[:, :, 1:])
     assert found.shape == z.shape and torch.equal(found.movedim(1, -1)[keep], z.movedim(1, -1)[keep])
+
+
+def test_a_lit_of_your_own_backbone_is_found_and_one_that_is_not_is_explained(tmp_path: Path) -> None:
+    mine = "my_module:MyBackbone"
+    with pytest.raises(
+        MissingError, match=r"they would be my_module-MyBackbone\.lit\.safetensors, in the folder given"
+    ):
+        Filler.load([tmp_path], mine, "one", default="lit")
+    lit = Lit.build(LitConfig(channels=4, width=32, heads=2, blocks=1))
+    place = tmp_path / "my_module-MyBackbone.lit.safetensors"
+    save_lit(place, lit, {"backbone_hash": "one"})
+    assert Filler.load([tmp_path], mine, "one").default == "lit"
+    with pytest.raises(
+        MissingError, match=r"MyBackbone\.lit\.safetensors is for a backbone with weights one, these are two"
+    ):
+        Filler.load([tmp_path], mine, "two", default="lit")
+    Profile(backbone=mine, weight_hash="one", tau=0.7).save(tmp_path / "my_module-MyBackbone.profile.json")
+    found = find_profile([tmp_path], mine, "one")
+    assert found is not None and found.tau == 0.7
+
+
+def test_a_lit_of_other_channels_than_the_backbone_s_is_refused() -> None:
+    lit = Lit.build(LitConfig(channels=4, width=32, heads=2, blocks=1))
+    with pytest.raises(ConfigError, match="for latents of 4 channels, and the backbone's have 8; build it with"):
+        lit.set_statistics((0.0,) * 8, (1.0,) * 8)

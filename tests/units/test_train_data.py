@@ -61,7 +61,7 @@ def test_kinetics400_by_folder_and_by_table(tmp_path: Path) -> None:
 
 
 def test_no_videos_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(VideoError, match=r"no videos.*looked for \.mp4"):
+    with pytest.raises(VideoError, match=r"no videos; looked for \.mp4"):
         find_videos(tmp_path, purpose=TRAINING)
     with pytest.raises(UsageError, match="no such folder"):
         find_videos(tmp_path / "nowhere", purpose=TRAINING)

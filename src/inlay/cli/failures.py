@@ -16,6 +16,10 @@ from inlay.errors import INTERRUPTED, OUT_OF_MEMORY, InlayError, OutputError, Te
 from inlay.files import FULL
 
 _NO_MEMORY = re.compile(r"can't allocate memory|CUDA out of memory|not enough memory")  # as torch and x264 say it
+NO_ROOM_TO_TRAIN = (
+    "there is not enough memory for this; try more parts (--accumulate, up to --batch), or smaller or shorter clips "
+    "(--size, --frames)"
+)
 TRACING = ContextVar("tracing", default=False)  # --debug: show where an error came from
 MEANING = {  # where the name alone does not say it
     "--keep-going": "--keep-going uses what is intact",
@@ -29,6 +33,8 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
     if TRACING.get():
         traceback.print_exception(error)
     message, code = _diagnose(error)
+    if code == OUT_OF_MEMORY and any(parameter.name == "accumulate" for parameter in command.params):
+        message = NO_ROOM_TO_TRAIN
     flags = _flags(error.about, command) if isinstance(error, InlayError) else []
     hint = f" ({', '.join(flags)})" if flags else ""
     return one_line(f"{message}{hint}"), code

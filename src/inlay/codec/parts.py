@@ -92,7 +92,8 @@ class Parts:
     def default_tau(self, criterion: str) -> float:
         """The calibrated threshold of this backbone."""
         if self.profile is None or criterion != "latent-l1":
-            raise ConfigError(f"there is no default tau for {self.spec.name} with {criterion}; give one", about="tau")
+            what = "`inlay calibrate` finds one, or give it" if criterion == "latent-l1" else "give one"
+            raise ConfigError(f"there is no default tau for {self.spec.name} with {criterion}; {what}", about="tau")
         return self.profile.tau
 
     def dial(self, config: EncodeConfig) -> Dial | None:

@@ -55,7 +55,7 @@ class Caption:
 
 def line_picture(text: str, width: int, size: int) -> Tensor:
     """[H, width, 3]: one line in type of `size` pixels, or smaller where it would not fit; a name too long is cut."""
-    while size > SMALLEST and font(size).getlength(text) > width - size // 2:
+    while size > SMALLEST and font(size, text).getlength(text) > width - size // 2:
         size -= 1
     return label(text, round(1.7 * size), width, size)
 

@@ -10,6 +10,8 @@ import base64
 import io
 import math
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -24,7 +26,21 @@ from inlay.types import describe
 INK, PAPER = (235, 235, 235), (24, 24, 24)  # both grey
 QUALITY = {"png": None, "jpeg": 85, "webp": 90}
 
-font = lru_cache(ImageFont.load_default)  # by size in pixels
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+def font(size: int, text: str = "") -> Font:
+    """For type of so many pixels. Pillow's own has ASCII alone: a name with other letters is set in matplotlib's."""
+    return _font(size, text.isascii())
+
+
+@lru_cache
+def _font(size: int, plain: bool) -> Font:
+    home = None if plain else find_spec("matplotlib")
+    place = Path(home.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf" if home and home.origin else None
+    if place is None or not place.is_file():
+        return ImageFont.load_default(size)
+    return ImageFont.truetype(str(place), size)
 
 
 def blank(height: int, width: int) -> Image.Image:
@@ -41,7 +57,7 @@ def pixels(image: Image.Image) -> Tensor:
 def label(text: str, height: int, width: int, size: int) -> Tensor:
     """One line of text on paper, cut off at the right where it is too long."""
     paper = blank(height, width)
-    ImageDraw.Draw(paper).text((size // 4, height // 2), text, fill=INK, font=font(size), anchor="lm")
+    ImageDraw.Draw(paper).text((size // 4, height // 2), text, fill=INK, font=font(size, text), anchor="lm")
     return pixels(paper)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inlay.errors import require
 
@@ -74,7 +75,7 @@ def svg(panel: Panel) -> str:
     target = io.StringIO()
     with require("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "inlay"}):
         plain = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(target, format="svg", transparent=True, metadata=plain)
+        _save(figure, target, format="svg", transparent=True, metadata=plain)
     drawn = target.getvalue()
     drawn = re.sub(r"\s*<style.*?</style>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     name = escape(f"{panel.title or panel.y_label} against {panel.x_label}", quote=True)
@@ -164,5 +165,11 @@ def _figure(width: float, height: float) -> Figure:
 
 def _png(figure: Figure) -> bytes:
     target = io.BytesIO()
-    figure.savefig(target, format="png", dpi=120, metadata={"Software": ""})  # no version inside: equal bytes
+    _save(figure, target, format="png", dpi=120, metadata={"Software": ""})  # no version inside: equal bytes
     return target.getvalue()
+
+
+def _save(figure: Figure, target: io.StringIO | io.BytesIO, **how: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a file's name in a script the font lacks
+        figure.savefig(target, **how)

@@ -62,7 +62,7 @@ def _drawn(strips: Sequence[Strip], title: str) -> Tensor:
     line, head = round(1.5 * TYPE), 2 * TYPE
     paper = blank(head + len(strips) * (line + height + GAP), left + slots * (width + GAP))
     pen = ImageDraw.Draw(paper)
-    pen.text((2 * GAP, head // 2), title, fill=INK, font=text, anchor="lm")
+    pen.text((2 * GAP, head // 2), title, fill=INK, font=font(TYPE, title), anchor="lm")
     for r, (names, captions, frames_THWC) in enumerate(strips):
         top = head + r * (line + height + GAP) + line
         middle = top + height // 2

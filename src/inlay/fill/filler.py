@@ -7,13 +7,13 @@ Legend: B batch, C channels, T slots, H W grid.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from inlay.errors import MissingError, pick
+from inlay.files import beside
 from inlay.fill.lit import Lit, load_lit
 from inlay.fill.plain import FILLS, Fill, hold
 from inlay.kernels import Replay
@@ -34,8 +34,9 @@ class Filler:
         default: str | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        absent: Mapping[str, str] | None = None,
     ) -> None:
-        self.lits = dict(lits or {})
+        self.lits, self.absent = dict(lits or {}), dict(absent or {})  # and why others are not there
         self.device, self.dtype = torch.device(device), dtype
         self.default = default or ("lit" if "lit" in self.lits else "hold")
         self._replays: dict[str, Replay[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -57,13 +58,19 @@ class Filler:
         """The LITs that were trained for these weights, from the first folder that has them; others would fill in
         noise."""
         lits: dict[str, Lit] = {}
-        for folder, (name, suffix) in product(folders, LIT_FILES.items()):
-            path = folder / f"{backbone}.{suffix}.safetensors"
-            if name not in lits and path.is_file():
+        absent: dict[str, str] = {}
+        for name, suffix in LIT_FILES.items():
+            for path in beside(folders, backbone, f"{suffix}.safetensors"):
+                absent.setdefault(name, "")
+                if name in lits or not path.is_file():
+                    continue
                 lit = load_lit(path)
                 if lit.backbone_hash in ("", weight_hash):
                     lits[name] = lit.to(device=device, dtype=dtype)
-        return cls(lits, default=default, device=device, dtype=dtype)
+                else:
+                    absent[name] = f"{path} is for a backbone with weights {lit.backbone_hash}, these are {weight_hash}"
+            absent[name] = absent[name] or f"they would be {path.name}, in the folder given as weights"
+        return cls(lits, default=default, device=device, dtype=dtype, absent=absent)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,7 +79,10 @@ class Filler:
     def find(self, name: str) -> Fill | Lit:
         """The fill called `name`; a LIT only where its weights are at hand."""
         if name in LIT_FILES and name not in self.lits:
-            raise MissingError(f"there are no weights for the fill {name!r} here; fill with 'hold', or train a LIT")
+            why = f" ({self.absent[name]})" if name in self.absent else ""
+            raise MissingError(
+                f"there are no weights for the fill {name!r} here{why}; fill with 'hold', or train a LIT"
+            )
         table: dict[str, Fill | Lit] = {**FILLS, **self.lits}
         return pick("fill", name, table)
 

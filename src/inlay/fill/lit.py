@@ -105,6 +105,12 @@ class Lit(nn.Module, ABC):
         """Take note of the side of the grids it learns on."""
 
     def set_statistics(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """Those of the backbone whose latents it fills."""
+        if len(mean) != self.config.channels:
+            raise ConfigError(
+                f"this LIT is for latents of {self.config.channels} channels, and the backbone's have {len(mean)}; "
+                "build it with LitConfig(channels=...) of the backbone's spec"
+            )
         self.latent_mean.copy_(torch.tensor(mean))
         self.latent_std.copy_(torch.tensor(std))
 

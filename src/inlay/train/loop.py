@@ -38,7 +38,7 @@ from inlay.train.data import Batch, ClipSource, Loader
 from inlay.train.optim import average, make_optimizers, rate_at, set_rate
 from inlay.train.processes import Processes, join_processes
 from inlay.train.recording import Inputs, RecordedStep, Terms
-from inlay.train.rundir import RunDir, RunIdentity, RunProgress, manifest
+from inlay.train.rundir import RunDir, RunIdentity, RunProgress, manifest, span
 from inlay.train.sampler import ClipEntry, Sampler
 from inlay.train.tasks import Task
 
@@ -95,10 +95,18 @@ def fit(
         if sampler.skipped:
             need = config.clips.shortest
             progress.say(f"{sampler.skipped} of {len(clips.entries)} videos are left out: shorter than {need} frames")
+        progress.say(_plan(config, len(clips.entries) - sampler.skipped, training.device))
         try:
             return training.run_through(sampler, clips, progress, stop_after=stop_after)
         finally:
             run.close()
+
+
+def _plan(c: TrainConfig, videos: int, device: torch.device) -> str:
+    """What is about to be done: a first step may take minutes."""
+    size, parts = c.clips.size, f", in {c.accumulate} parts" if c.accumulate > 1 else ""
+    clips = f"{c.batch} clips of {c.clips.frames}x{size}x{size} from {videos:,} videos{parts}"
+    return f"{c.steps:,} steps of {clips}, on {device.type}"
 
 
 class Training:
@@ -119,7 +127,7 @@ class Training:
         self.validated = -1  # the step validation last looked at
         self.kept = 0  # the step of the last checkpoint
         self.reported = 0  # how many of the clips' problems were reported
-        self.before, self.started = 0.0, time.monotonic()
+        self.before, self.begun, self.started = 0.0, 0, time.monotonic()  # by earlier calls, and this one
         self.bad_step = torch.full((), config.steps + 1, dtype=torch.int64, device=self.device)
 
     @property
@@ -138,6 +146,17 @@ class Training:
         """The weights that are validated and shipped: the average, where one is kept."""
         return self.ema if self.ema is not None else self.module
 
+    def time_left(self) -> str:
+        """By the pace of this call; not by its first step, which may compile and record."""
+        done, c = self.step - self.begun, self.config
+        if done < 2 and (c.compile or self.records):
+            return ""
+        pace = (time.monotonic() - self.started) / done
+        left = pace * (c.steps - self.step)
+        if c.max_seconds:
+            left = min(left, max(0.0, c.max_seconds - self.seconds))
+        return f"{span(pace)} a step" + (f", {span(left)} left" if left else "")
+
     def begin(self, checkpoint: Checkpoint | None) -> None:
         seed_random(self.config.seed)
         if checkpoint is not None:
@@ -147,7 +166,7 @@ class Training:
             self.run.open_events(self.step)
         if self.config.compile:
             self.task.compile()
-        self.started = time.monotonic()
+        self.begun, self.started = self.step, time.monotonic()
 
     def run_through(
         self, sampler: Sampler, clips: ClipSource, progress: RunProgress, *, stop_after: float
@@ -167,6 +186,7 @@ class Training:
                 if self.agreed(float(bool(asked) or late)) > 0:
                     self.save()
                     if asked:
+                        progress.say(f"step {self.step} is saved; the same command with --resume goes on")
                         raise Terminated if signal.SIGTERM in asked else KeyboardInterrupt
                     return self.outcome(finished=False)
             return self.finish(progress)
@@ -243,7 +263,7 @@ class Training:
             self.check()
             numbers = {name: value.item() for name, value in terms.items()}
             self.run.log({"kind": "train", "step": self.step, "seconds": round(self.seconds, 3), **numbers})
-            progress.note(self.step, {k: numbers[k] for k in ("loss", "rate")})
+            progress.note(self.step, {k: numbers[k] for k in ("loss", "rate")}, self.time_left())
         if c.validate_every and self.step % c.validate_every == 0:
             self.validate(progress)
         if self.step % c.checkpoint_every == 0:

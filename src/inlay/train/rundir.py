@@ -220,13 +220,13 @@ class RunProgress:
         if self._bar is not None:
             self._bar.update(self._task, completed=done)
 
-    def note(self, done: int, numbers: dict[str, float]) -> None:
-        """Show some numbers of a step."""
+    def note(self, done: int, numbers: dict[str, float], time: str = "") -> None:
+        """Show some numbers of a step; the bar knows the time by itself."""
         text = "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())
         if self._bar is not None:
             self._bar.update(self._task, completed=done, note=text)
         else:
-            self.say(f"step {done}/{self.total}  {text}")
+            self.say("  ".join(filter(None, (f"step {done}/{self.total}", text, time))))
 
     def say(self, text: str) -> None:
         """A line of its own."""
@@ -237,6 +237,18 @@ class RunProgress:
         else:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
+
+
+def span(seconds: float) -> str:
+    """
+    >>> [span(s) for s in (0.25, 50, 600, 20_000, 900_000)]
+    ['0.25 s', '50 s', '10 min', '5.6 h', '10 days']
+    """
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    units = (("min", 60), ("h", 3600), ("days", 86400))
+    name, size = next((unit for unit in units if seconds < 100 * unit[1]), units[-1])
+    return f"{seconds / size:,.0f} {name}" if seconds >= 9.95 * size else f"{seconds / size:.1f} {name}"
 
 
 def _rich_bar() -> Any:

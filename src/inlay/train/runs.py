@@ -89,7 +89,8 @@ def train_together(
 
     def task(clips: FileClips, validation: ValidationSet | None, device: torch.device) -> TogetherTask:
         seed_random(config.seed)
-        mini, fill = Mini(shape), Lit.build(lit or plus())
+        mini = Mini(shape)
+        fill = Lit.build(replace(lit or plus(), channels=mini.spec.channels))
         networks = _network(mini, start, device), _network(fill, start_lit, device)
         return TogetherTask(*networks, config, validation=validation)
 

@@ -241,7 +241,10 @@ def find_videos(
         raise UsageError(f"{root}: the layout {listing.layout!r} finds no split {split!r} here; name another, or none")
     if not listing.videos:
         missing = f" ({len(listing.absent)} are named that are not there)" if listing.absent else ""
-        what = f"no videos for split {(split or purpose.split or listing.split)!r}{missing}"
+        asked = split is not None and purpose.split is None  # training always asks, and not every layout is divided
+        divided = asked or LAYOUTS[listing.layout].split != "all"
+        part = f" for split {(split or purpose.split or listing.split)!r}" if divided else ""
+        what = f"no videos{part}{missing}"
         kinds = ", ".join(purpose.suffixes) + (" and pictures" if purpose.frame_folders else "")
         raise VideoError(f"{root}: {what}; looked for {kinds}")
     return listing

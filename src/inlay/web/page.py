@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Gradio page: which control calls which action, and where its view goes. What moves without the server is in
-viewer.js (the large view), charts.js (curve and strip), address.js (state in the address, copying, errors) and dials.js
-(numbers that are typed)."""
+viewer.js (the large view), charts.js (curve and strip), address.js (state in the address, copying, errors), dials.js
+(numbers that are typed) and drops.js (files dropped anywhere)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def style() -> str:
 
 def script() -> str:
     """For the head of the page."""
-    parts = "\n".join(_text(name) for name in ("viewer.js", "charts.js", "address.js", "dials.js"))
+    parts = "\n".join(_text(name) for name in ("viewer.js", "charts.js", "address.js", "dials.js", "drops.js"))
     return f"<style>{OUTSIDE}</style><script>(() => {{\n{parts}\n}})();</script>"
 
 

@@ -88,11 +88,11 @@ def evaluate(
     config = MeasureConfig(device=place)
     if reconstructions is not None and not Path(reconstructions).is_dir():
         raise UsageError(f"{reconstructions}: no such folder; give the one that holds the reconstructions")
-    if report is not None:
-        paths.output(report, force=force, what="a report", suffixes=(".html", ".htm"))
-    found = cut.open(data, screen.note, interval=interval, clips=clips)
-    tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
     with tempfile.TemporaryDirectory(prefix="inlay-eval-") as scratch, made_folder(out or scratch, notes=(READ_FILE,)):
+        if report is not None:  # it may stand in the folder of the records
+            paths.output(report, force=force, what="a report", suffixes=(".html", ".htm"))
+        found = cut.open(data, screen.note, interval=interval, clips=clips)
+        tokenizer = model.load() if reconstructions is None else None  # before every clip is read, which takes longer
         store = Store(Path(out or scratch))
         found = without_unreadable(found, store, screen.note)
         if tokenizer is None:
