@@ -244,7 +244,7 @@ class Tokenizer(Parts):
         read = partial(_pieces, size=size, axes=axes, fps=frame_rate(fps))
         if isinstance(source, str | PathLike | Video | Tensor | np.ndarray):
             return self._encode_one(read, source, config, budget)
-        if not isinstance(source, Sequence):
+        if not isinstance(source, Sequence) or isinstance(source, bytes | bytearray | memoryview):
             raise UsageError(f"encode takes {SOURCES}, or a list of these; got {type(source).__name__}")
         if budget.kind == "psnr":
             return [self._encode_one(read, each, config, budget) for each in source]

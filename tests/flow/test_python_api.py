@@ -37,6 +37,17 @@ def test_frames_of_any_axis_order(axes: str) -> None:
     assert from_array(pixels, axes=axes, fps=Fraction(30)).fps == 30
 
 
+def test_arrays_that_run_backwards_or_are_read_only_are_copied() -> None:
+    video = moving_square(5, 8, 12)
+    frames = video.frames.numpy()
+    assert torch.equal(from_array(frames[..., ::-1]).frames, video.frames.flip(3))  # BGR, as OpenCV has it
+    assert torch.equal(from_array(frames[::-1]).frames, video.frames.flip(0))
+    shut = np.frombuffer(frames.tobytes(), np.uint8).reshape(frames.shape)
+    assert torch.equal(from_array(shut).frames, video.frames)  # and no warning
+    learnt = (video.frames.float() / 127.5 - 1).requires_grad_()
+    assert torch.equal(from_array(learnt).frames, video.frames)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_floating_point_frames_of_any_kind(dtype: torch.dtype) -> None:
     frames = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 8, 8, 3)
@@ -47,7 +58,10 @@ WRONG = [
     (torch.zeros(5, 8, 8, dtype=torch.uint8), "THWC", "T, H, W, C"),
     (torch.zeros(1, 5, 8, 8, 3, dtype=torch.uint8), "THWC", "frames of one video"),
     (torch.zeros(5, 8, 8, 4, dtype=torch.uint8), "THWC", "3"),
-    (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "THWC", "3 colours, and not 8; axes names another"),  # TCHW, unsaid
+    (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "THWC", "and not 8; axes names another order, such as TCHW"),
+    (torch.zeros(5, 8, 8, 3, dtype=torch.uint8), "TCHW", "and not 8; axes names another order, such as THWC"),
+    (torch.zeros(3, 5, 8, 8, dtype=torch.uint8), "THWC", "and not 8; axes names another order, such as CTHW"),
+    (torch.zeros(8, 8, 3, dtype=torch.uint8), "THWC", "stacked into one array first"),
     (torch.zeros(0, 8, 8, 3, dtype=torch.uint8), "THWC", "at least one frame"),
     (torch.zeros(5, 8, 8, 3, dtype=torch.int64), "THWC", "uint8, or floating point"),
     (torch.zeros(5, 8, 8, 3, dtype=torch.bool), "THWC", "uint8, or floating point"),
@@ -63,6 +77,11 @@ WRONG = [
 def test_frames_that_are_none_are_refused(frames: torch.Tensor, axes: str, says: str) -> None:
     with pytest.raises(ShapeError, match=says):
         from_array(frames, axes=axes)
+
+
+def test_arrays_of_what_is_no_number_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"uint8, or floating point in \[-1, 1\]; got object\[5, 8, 8, 3\]"):
+        from_array(np.zeros((5, 8, 8, 3), object))  # type: ignore[arg-type]
 
 
 def test_every_kind_of_source_gives_the_same_tokens(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -278,6 +297,7 @@ def test_a_video_becomes_what_it_was(tiny_tokenizer: Tokenizer) -> None:
     ("given", "says"),
     [
         ({"tokens": 20.5}, "tokens is a number of tokens, 1 or more; got 20.5"),
+        ({"tokens": 200.0}, r"tokens is a number of tokens, 1 or more; got 200\.0"),
         ({"keep": "0.3"}, "keep is a share of the cells"),
         ({"tau": "0.3"}, "tau is a distance"),
         ({"tau": True}, "tau is a distance"),
@@ -303,6 +323,11 @@ def test_a_wrong_value_is_refused_before_the_network_runs(
 def test_what_is_no_video_is_refused(tiny_tokenizer: Tokenizer, source: object) -> None:
     with pytest.raises(UsageError, match=r"encode takes a path, a Video, or frames.*; got \w+$"):
         tiny_tokenizer.encode(source, tau=0.3)  # type: ignore[call-overload]
+
+
+def test_the_bytes_of_a_file_are_called_bytes(tiny_tokenizer: Tokenizer) -> None:
+    with pytest.raises(UsageError, match=r"encode takes a path.*; got bytes$"):
+        tiny_tokenizer.encode(b"....ftypisom", tau=0.3)  # type: ignore[call-overload]
 
 
 def test_decode_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
