@@ -279,6 +279,8 @@ def test_things_print_what_they_are(tiny_tokenizer: Tokenizer, tmp_path: Path) -
     assert repr(Encoder(tiny_tokenizer)) == (
         "Encoder(mini-untrained, tau 0.1, mode stateful, chunks of 33 frames, streams 1)"
     )
+    with inlay.container.TokenReader(tmp_path / "a.inlay") as reader:
+        assert repr(reader) == f"TokenReader({tmp_path / 'a.inlay'}: 1 chunks, 33 frames 24x16; mini-untrained)"
     assert repr(inlay.StreamDecoder(tiny_tokenizer, streams=2)) == "Decoder(mini-untrained, fill hold, streams 2)"
     assert repr(inlay.scale.TokenDataset(tmp_path)) == "TokenDataset(1 videos; sparse)"
     assert repr(inlay.scale.TokenStream(tmp_path, mode="dense")) == "TokenStream(1 videos; dense)"
@@ -357,6 +359,7 @@ def test_a_stream_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
     video = moving_square(40, 8, 8)
     tokens = tiny_tokenizer.encode(video, tau=0.3)
     encoder, decoder = inlay.StreamEncoder(tiny_tokenizer, tau=0.3), inlay.StreamDecoder(tiny_tokenizer)
+    two = inlay.StreamEncoder(tiny_tokenizer, tau=0.3, streams=2)
     for wrong, says in (
         (lambda: inlay.StreamEncoder("mini"), "an encoder takes a Tokenizer; got str"),
         (lambda: inlay.StreamEncoder(tiny_tokenizer, "clips"), "settings are an EncodeConfig; got str"),
@@ -367,6 +370,9 @@ def test_a_stream_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
         (lambda: encoder.push("clip.mp4"), "frames as a Video; got str"),
         (lambda: decoder.push(video), "a chunk at a time; got Video"),
         (lambda: decoder.push(tokens), r"these tokens are 2; give each of tokens.chunks\(\)"),
+        (lambda: encoder.push_all([video, video]), "of 1 streams push_all takes a list of 1 pieces; got 2"),
+        (lambda: two.push(video), "of 2 streams push_all takes a list of 2 pieces; got 1"),
+        (lambda: decoder.push_all(list(tokens.chunks())), "of 1 streams push_all takes at most 1 chunks; got 2"),
         (lambda: inlay.codec.LatentDecoder(tiny_tokenizer.filler).push(tokens), "these tokens are 2"),
         (lambda: Tokenizer("mini"), r"Tokenizer.from_pretrained\('mini'\) loads one"),
     ):
@@ -383,6 +389,8 @@ def test_a_rate_is_the_fraction_it_is_near(tiny_tokenizer: Tokenizer) -> None:
         assert tokens.info.fps == rate
         video = Video(frames=frames, fps=fps)  # type: ignore[arg-type]  # as one writes it by hand
         assert to_bytes(tiny_tokenizer.encode(video, tau=0.3)) == to_bytes(tokens)
+    with pytest.raises(ShapeError, match=r"a tensor, which torch.as_tensor makes of an array; got ndarray"):
+        Video(frames=frames.numpy())  # type: ignore[arg-type]
     for wrong in ("x", float("nan"), 0, None):
         with pytest.raises(ShapeError, match="the frame rate must be positive"):
             Video(frames=frames, fps=wrong)  # type: ignore[arg-type]

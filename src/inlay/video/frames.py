@@ -38,6 +38,10 @@ class Video:
     def __post_init__(self) -> None:
         f = self.frames
         check_shape(
+            isinstance(f, Tensor),
+            f"the frames of a video are a tensor, which torch.as_tensor makes of an array; got {type(f).__name__}",
+        )
+        check_shape(
             f.ndim == 4 and f.shape[-1] == 3 and f.dtype == torch.uint8 and 0 not in f.shape,
             f"a video is uint8 [T, H, W, 3] with at least one frame; got {describe(f)}",
         )
