@@ -290,6 +290,7 @@ REFUSED = [
     (["view", "none.inlay"], 4, "no such file"),
     (["view", "clip.mp4", "out.mp4", "--tau", "1", "--tau", "2"], 2, "a film has one tau"),
     (["view", "clip.mp4", "out.mp4", "--sheet", "out.jpg"], 2, ".png"),
+    (["view", "clip.mp4", "out.gif"], 2, "ends in .mp4, .m4v, .mov, .mkv, .avif, .webp, .png; got '.gif'"),
     (["view", "clip.mp4", "out.png", "--sheet", "two.png"], 2, "without a film"),
     (["view", "clip.mp4", "out.png", "--tau", "1", "--tau", "-2"], 2, "-2"),
     (["view", "clip.inlay", "out.png"], 2, "one mask"),
