@@ -29,6 +29,13 @@ def clip(frames: int = 12, height: int = 48, width: int = 64, **options: object)
     return Video(frames=torch.from_numpy(gradient(frames, height, width)), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("width", [16, 48, 63, 144])
+def test_one_video_is_one_file_every_time(tmp_path: Path, width: int) -> None:
+    video = synthetic.demo_clip(45, 64, width)
+    made = {video.save(tmp_path / "a.mp4", force=True).read_bytes() for _ in range(6)}
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("size", [(48, 64), (47, 63), (47, 64), (1, 1), (3, 2)])
 def test_lossless_is_lossless(tmp_path: Path, suffix: str, size: tuple[int, int]) -> None:
