@@ -85,6 +85,7 @@ class Tokenizer(Parts):
             profile: what `inlay calibrate` measured, in place of the profile beside the weights.
             trust: let pickles and TorchScript among `weights` be loaded; those of official repositories always are.
         """
+        check_kind(name_or_path, (str, PathLike), "from_pretrained takes a name of `inlay backbones`, or a folder")
         device = pick_device(device)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ConfigError(f"dtype is a floating point type such as torch.bfloat16; got {dtype!r}", about="dtype")

@@ -374,6 +374,7 @@ def test_a_stream_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
         (lambda: two.push(video), "of 2 streams push_all takes a list of 2 pieces; got 1"),
         (lambda: decoder.push_all(list(tokens.chunks())), "of 1 streams push_all takes at most 1 chunks; got 2"),
         (lambda: inlay.codec.LatentDecoder(tiny_tokenizer.filler).push(tokens), "these tokens are 2"),
+        (lambda: Tokenizer.from_pretrained(None), "takes a name of `inlay backbones`, or a folder; got NoneType"),
         (lambda: Tokenizer("mini"), r"Tokenizer.from_pretrained\('mini'\) loads one"),
     ):
         with pytest.raises(UsageError, match=says):
