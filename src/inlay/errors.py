@@ -118,7 +118,7 @@ def check_number(
     """
     number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not number or not ok(value):  # type: ignore[arg-type]  # NaN compares false, and so is refused
-        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        shown = f"{value:g}" if isinstance(value, float) and not whole else repr(value)
         raise ConfigError(f"{name} is {wanted}; got {shown}", about=name)
 
 

@@ -86,6 +86,7 @@ class Tokenizer(Parts):
             profile: what `inlay calibrate` measured, in place of the profile beside the weights.
             trust: let pickles and TorchScript among `weights` be loaded; those of official repositories always are.
         """
+        check_kind(name_or_path, (str, PathLike), "from_pretrained takes a name of `inlay backbones`, or a folder")
         device = pick_device(device)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ConfigError(f"dtype is a floating point type such as torch.bfloat16; got {dtype!r}", about="dtype")
@@ -245,7 +246,7 @@ class Tokenizer(Parts):
         read = partial(_pieces, size=size, axes=axes, fps=frame_rate(fps))
         if isinstance(source, str | PathLike | Video | Tensor | np.ndarray):
             return self._encode_one(read, source, config, budget)
-        if not isinstance(source, Sequence):
+        if not isinstance(source, Sequence) or isinstance(source, bytes | bytearray | memoryview):
             raise UsageError(f"encode takes {SOURCES}, or a list of these; got {type(source).__name__}")
         if budget.kind == "psnr":
             return [self._encode_one(read, each, config, budget) for each in source]

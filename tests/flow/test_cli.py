@@ -231,6 +231,15 @@ def test_the_clip_made_by_code_can_be_cut_short_too(run, tmp_path: Path, monkeyp
     assert code == 0 and json.loads(text)["frames"] == 5
 
 
+def test_the_clip_made_by_code_has_the_size_that_was_asked_for(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inlay.video.synthetic.demo_clip", lambda: moving_square(5, 32, 32))
+    code, text, _ = run("demo", "--out", tmp_path / "demo", "--size", "24x16", "--tau", 0.05, *MODEL, "--json")
+    record = json.loads(text)
+    assert code == 0 and (record["width"], record["height"], record["fps"]) == (24, 16, 24)
+
+
 # --- what is refused: code, one line on stderr, nothing left behind ---------------------------------------------------
 
 REFUSED = [
@@ -281,6 +290,7 @@ REFUSED = [
     (["view", "none.inlay"], 4, "no such file"),
     (["view", "clip.mp4", "out.mp4", "--tau", "1", "--tau", "2"], 2, "a film has one tau"),
     (["view", "clip.mp4", "out.mp4", "--sheet", "out.jpg"], 2, ".png"),
+    (["view", "clip.mp4", "out.gif"], 2, "ends in .mp4, .m4v, .mov, .mkv, .avif, .webp, .png; got '.gif'"),
     (["view", "clip.mp4", "out.png", "--sheet", "two.png"], 2, "without a film"),
     (["view", "clip.mp4", "out.png", "--tau", "1", "--tau", "-2"], 2, "-2"),
     (["view", "clip.inlay", "out.png"], 2, "one mask"),

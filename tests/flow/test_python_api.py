@@ -37,6 +37,17 @@ def test_frames_of_any_axis_order(axes: str) -> None:
     assert from_array(pixels, axes=axes, fps=Fraction(30)).fps == 30
 
 
+def test_arrays_that_run_backwards_or_are_read_only_are_copied() -> None:
+    video = moving_square(5, 8, 12)
+    frames = video.frames.numpy()
+    assert torch.equal(from_array(frames[..., ::-1]).frames, video.frames.flip(3))  # BGR, as OpenCV has it
+    assert torch.equal(from_array(frames[::-1]).frames, video.frames.flip(0))
+    shut = np.frombuffer(frames.tobytes(), np.uint8).reshape(frames.shape)
+    assert torch.equal(from_array(shut).frames, video.frames)  # and no warning
+    learnt = (video.frames.float() / 127.5 - 1).requires_grad_()
+    assert torch.equal(from_array(learnt).frames, video.frames)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_floating_point_frames_of_any_kind(dtype: torch.dtype) -> None:
     frames = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 8, 8, 3)
@@ -47,7 +58,10 @@ WRONG = [
     (torch.zeros(5, 8, 8, dtype=torch.uint8), "THWC", "T, H, W, C"),
     (torch.zeros(1, 5, 8, 8, 3, dtype=torch.uint8), "THWC", "frames of one video"),
     (torch.zeros(5, 8, 8, 4, dtype=torch.uint8), "THWC", "3"),
-    (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "THWC", "3 colours, and not 8; axes names another"),  # TCHW, unsaid
+    (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "THWC", "and not 8; axes names another order, such as TCHW"),
+    (torch.zeros(5, 8, 8, 3, dtype=torch.uint8), "TCHW", "and not 8; axes names another order, such as THWC"),
+    (torch.zeros(3, 5, 8, 8, dtype=torch.uint8), "THWC", "and not 8; axes names another order, such as CTHW"),
+    (torch.zeros(8, 8, 3, dtype=torch.uint8), "THWC", "stacked into one array first"),
     (torch.zeros(0, 8, 8, 3, dtype=torch.uint8), "THWC", "at least one frame"),
     (torch.zeros(5, 8, 8, 3, dtype=torch.int64), "THWC", "uint8, or floating point"),
     (torch.zeros(5, 8, 8, 3, dtype=torch.bool), "THWC", "uint8, or floating point"),
@@ -63,6 +77,11 @@ WRONG = [
 def test_frames_that_are_none_are_refused(frames: torch.Tensor, axes: str, says: str) -> None:
     with pytest.raises(ShapeError, match=says):
         from_array(frames, axes=axes)
+
+
+def test_arrays_of_what_is_no_number_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"uint8, or floating point in \[-1, 1\]; got object\[5, 8, 8, 3\]"):
+        from_array(np.zeros((5, 8, 8, 3), object))  # type: ignore[arg-type]
 
 
 def test_every_kind_of_source_gives_the_same_tokens(tiny_tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -260,6 +279,8 @@ def test_things_print_what_they_are(tiny_tokenizer: Tokenizer, tmp_path: Path) -
     assert repr(Encoder(tiny_tokenizer)) == (
         "Encoder(mini-untrained, tau 0.1, mode stateful, chunks of 33 frames, streams 1)"
     )
+    with inlay.container.TokenReader(tmp_path / "a.inlay") as reader:
+        assert repr(reader) == f"TokenReader({tmp_path / 'a.inlay'}: 1 chunks, 33 frames 24x16; mini-untrained)"
     assert repr(inlay.StreamDecoder(tiny_tokenizer, streams=2)) == "Decoder(mini-untrained, fill hold, streams 2)"
     assert repr(inlay.scale.TokenDataset(tmp_path)) == "TokenDataset(1 videos; sparse)"
     assert repr(inlay.scale.TokenStream(tmp_path, mode="dense")) == "TokenStream(1 videos; dense)"
@@ -278,6 +299,7 @@ def test_a_video_becomes_what_it_was(tiny_tokenizer: Tokenizer) -> None:
     ("given", "says"),
     [
         ({"tokens": 20.5}, "tokens is a number of tokens, 1 or more; got 20.5"),
+        ({"tokens": 200.0}, r"tokens is a number of tokens, 1 or more; got 200\.0"),
         ({"keep": "0.3"}, "keep is a share of the cells"),
         ({"tau": "0.3"}, "tau is a distance"),
         ({"tau": True}, "tau is a distance"),
@@ -303,6 +325,11 @@ def test_a_wrong_value_is_refused_before_the_network_runs(
 def test_what_is_no_video_is_refused(tiny_tokenizer: Tokenizer, source: object) -> None:
     with pytest.raises(UsageError, match=r"encode takes a path, a Video, or frames.*; got \w+$"):
         tiny_tokenizer.encode(source, tau=0.3)  # type: ignore[call-overload]
+
+
+def test_the_bytes_of_a_file_are_called_bytes(tiny_tokenizer: Tokenizer) -> None:
+    with pytest.raises(UsageError, match=r"encode takes a path.*; got bytes$"):
+        tiny_tokenizer.encode(b"....ftypisom", tau=0.3)  # type: ignore[call-overload]
 
 
 def test_decode_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
@@ -332,6 +359,7 @@ def test_a_stream_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
     video = moving_square(40, 8, 8)
     tokens = tiny_tokenizer.encode(video, tau=0.3)
     encoder, decoder = inlay.StreamEncoder(tiny_tokenizer, tau=0.3), inlay.StreamDecoder(tiny_tokenizer)
+    two = inlay.StreamEncoder(tiny_tokenizer, tau=0.3, streams=2)
     for wrong, says in (
         (lambda: inlay.StreamEncoder("mini"), "an encoder takes a Tokenizer; got str"),
         (lambda: inlay.StreamEncoder(tiny_tokenizer, "clips"), "settings are an EncodeConfig; got str"),
@@ -342,7 +370,11 @@ def test_a_stream_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
         (lambda: encoder.push("clip.mp4"), "frames as a Video; got str"),
         (lambda: decoder.push(video), "a chunk at a time; got Video"),
         (lambda: decoder.push(tokens), r"these tokens are 2; give each of tokens.chunks\(\)"),
+        (lambda: encoder.push_all([video, video]), "of 1 streams push_all takes a list of 1 pieces; got 2"),
+        (lambda: two.push(video), "of 2 streams push_all takes a list of 2 pieces; got 1"),
+        (lambda: decoder.push_all(list(tokens.chunks())), "of 1 streams push_all takes at most 1 chunks; got 2"),
         (lambda: inlay.codec.LatentDecoder(tiny_tokenizer.filler).push(tokens), "these tokens are 2"),
+        (lambda: Tokenizer.from_pretrained(None), "takes a name of `inlay backbones`, or a folder; got NoneType"),
         (lambda: Tokenizer("mini"), r"Tokenizer.from_pretrained\('mini'\) loads one"),
     ):
         with pytest.raises(UsageError, match=says):
@@ -358,6 +390,8 @@ def test_a_rate_is_the_fraction_it_is_near(tiny_tokenizer: Tokenizer) -> None:
         assert tokens.info.fps == rate
         video = Video(frames=frames, fps=fps)  # type: ignore[arg-type]  # as one writes it by hand
         assert to_bytes(tiny_tokenizer.encode(video, tau=0.3)) == to_bytes(tokens)
+    with pytest.raises(ShapeError, match=r"a tensor, which torch.as_tensor makes of an array; got ndarray"):
+        Video(frames=frames.numpy())  # type: ignore[arg-type]
     for wrong in ("x", float("nan"), 0, None):
         with pytest.raises(ShapeError, match="the frame rate must be positive"):
             Video(frames=frames, fps=wrong)  # type: ignore[arg-type]

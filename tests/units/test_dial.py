@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -200,6 +201,46 @@ class TestBudgets:
             pytest.raises(ConfigError, match=r"0\.001 bits a pixel is less than the 0\."),
         ):
             video.solve(Budget(bits=0.001))
+
+    @pytest.mark.parametrize(
+        ("budget", "settings"),
+        [
+            (Budget(bits=0.001), {}),
+            (Budget(bits=0.001), {"scale": "1"}),
+            (Budget(bits=0.001), {"step": 3.0}),
+            (Budget(bits=0.001, tau=0.05), {}),
+            (Budget(psnr=99), {"step": 8.0}),
+            (Budget(psnr=99, tau=0.1), {}),
+            (Budget(keep=0.001), {"key_slots": "whole"}),
+            (Budget(keep=0.001), {"key_slots": "thin"}),
+        ],
+    )
+    @pytest.mark.parametrize("frames", [5, 9])
+    def test_the_limit_that_a_refusal_tells_is_granted(
+        self, tokenizer: Tokenizer, clip: Video, budget: Budget, settings: dict[str, object], frames: int
+    ) -> None:
+        with pytest.raises(ConfigError) as refused:
+            self.solved(tokenizer, clip[:frames], budget, **settings)
+        found = re.search(r"less than the ([\d.]+)|back at ([\d.]+) dB|\(([\d.]+)% of", str(refused.value))
+        assert found is not None, refused.value
+        told = float(next(filter(None, found.groups()))) / (100 if budget.kind == "keep" else 1)
+        self.solved(tokenizer, clip[:frames], replace(budget, **{budget.kind: round(told, 6)}), **settings)
+
+    def test_of_several_sizes_the_least_is_told(self, tokenizer: Tokenizer, clip: Video) -> None:
+        least, small = [], Video(frames=clip.frames[:5, :8, :8])  # one cell: a smaller size only costs more header
+        for scale in ("auto", "1", "3/4", "1/2"):
+            with pytest.raises(ConfigError) as refused:
+                self.solved(tokenizer, small, Budget(bits=1e-5), scale=scale)
+            least.append(re.findall(r"less than the ([\d.]+)", str(refused.value))[0])
+        assert least[0] == min(least[1:]) < least[-1]
+
+    def test_what_was_fixed_is_named_by_a_refusal(self, tokenizer: Tokenizer, clip: Video) -> None:
+        with pytest.raises(ConfigError, match=r"beyond tau 0\.1: at its finest"):
+            self.solved(tokenizer, clip, Budget(psnr=99, tau=0.1))
+        with pytest.raises(ConfigError, match=r"beyond step 8\.0: at its finest"):
+            self.solved(tokenizer, clip, Budget(psnr=99), step=8.0)
+        with pytest.raises(ConfigError, match=r"that tau 0\.05 takes with the coarsest steps; .* a larger tau"):
+            self.solved(tokenizer, clip, Budget(bits=0.001, tau=0.05))
 
 
 class TestMeasured:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,6 +170,10 @@ def test_the_meter_refuses_what_makes_no_sense() -> None:
         Meter(["psnrr"])
     with pytest.raises(UsageError, match="no metric"):
         Meter([])
+    for wrong in ("clip.mp4", Path("clip.mp4"), a.frames, a.frames.numpy(), None):
+        with pytest.raises(UsageError, match=rf"inlay.read_video reads a file\); got {type(wrong).__name__}"):
+            compare(a, wrong)  # type: ignore[arg-type]
+    assert set(compare(a, a, "psnr").scores) == {"psnr"}
     meter = Meter(["psnr"])
     with pytest.raises(UsageError, match="nothing to report"):
         meter.report()

@@ -29,6 +29,13 @@ def clip(frames: int = 12, height: int = 48, width: int = 64, **options: object)
     return Video(frames=torch.from_numpy(gradient(frames, height, width)), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("width", [16, 48, 63, 144])
+def test_one_video_is_one_file_every_time(tmp_path: Path, width: int) -> None:
+    video = synthetic.demo_clip(45, 64, width)
+    made = {video.save(tmp_path / "a.mp4", force=True).read_bytes() for _ in range(6)}
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("size", [(48, 64), (47, 63), (47, 64), (1, 1), (3, 2)])
 def test_lossless_is_lossless(tmp_path: Path, suffix: str, size: tuple[int, int]) -> None:
@@ -123,9 +130,16 @@ def test_quality_is_a_dial(tmp_path: Path) -> None:
     sizes = [write_video(video, tmp_path / f"{crf}.mp4", crf=crf).stat().st_size for crf in (5, 20, 40)]
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == 3
-    for crf in (-1, 52, float("nan")):
-        with pytest.raises(ConfigError, match="crf"):
-            write_video(video, tmp_path / "x.mp4", crf=crf)
+    for crf in (-1, 52, float("nan"), "16"):
+        with pytest.raises(ConfigError, match=r"crf is a quality from 0 \(best\) to 51; got"):
+            write_video(video, tmp_path / "x.mp4", crf=crf)  # type: ignore[arg-type]
+    for fps in ("x", 0, -1, float("nan")):
+        with pytest.raises(ConfigError, match="the frame rate must be positive"):
+            write_video(video, tmp_path / "x.mp4", fps=fps)  # type: ignore[arg-type]
+    for wrong in (video.frames, [video.frames], 3, None, [video, video.frames]):
+        with pytest.raises(UsageError, match=r"what is written is a Video, or its chunks one by one; got \w+$"):
+            write_video(wrong, tmp_path / "x.mp4")  # type: ignore[arg-type]
+    assert not (tmp_path / "x.mp4").exists()
 
 
 def test_refusals_come_before_any_work(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from inlay.codec.parts import Parts
 from inlay.codec.placing import check_chunk, goes_on, place
 from inlay.codec.transfer import Transfer
 from inlay.container.tokens import Tokens
-from inlay.errors import check_kind, check_number
+from inlay.errors import UsageError, check_kind, check_number
 from inlay.fill import Filler
 from inlay.types import VideoInfo
 from inlay.video.frames import Video, resized
@@ -105,6 +105,8 @@ class Decoder:
 
     def push_all(self, chunks: Sequence[Tokens]) -> list[Video]:
         """The frames of a chunk of each stream; chunks of one shape go through the networks together."""
+        if len(chunks) > (streams := len(self._rows)):
+            raise UsageError(f"of {streams} streams push_all takes at most {streams} chunks; got {len(chunks)}")
         return self._launch(chunks).videos()
 
     @torch.inference_mode()

@@ -13,7 +13,7 @@ from inlay.codec.gather import Gathering
 from inlay.codec.latents import LatentEncoder, Round
 from inlay.codec.parts import Parts
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError, check_kind, check_number
+from inlay.errors import ConfigError, UsageError, check_kind, check_number
 from inlay.masking import Bucket, Budget
 from inlay.types import Recipe
 from inlay.video.frames import Video
@@ -147,6 +147,8 @@ class Encoder:
     def _collect(self, videos: Sequence[Video | None], *, ended: bool, waits: bool = True) -> list[list[Tokens]]:
         for video in videos:
             check_kind(video, (Video, type(None)), "an encoder takes frames as a Video")
+        if len(videos) != (streams := len(self._choosers)):
+            raise UsageError(f"of {streams} streams push_all takes a list of {streams} pieces; got {len(videos)}")
         done: list[list[Tokens]] = [[] for _ in self._choosers]
         for number, tokens in self.step(videos, ended=[ended] * len(done), waits=waits):
             done[number].append(tokens)

@@ -20,7 +20,7 @@ from inlay.codec.decoder import Decoder
 from inlay.codec.latents import LatentChunk, LatentEncoder
 from inlay.codec.parts import Parts
 from inlay.codec.quality import frame_errors, frame_psnr
-from inlay.codec.solve import Quality, SolvedVideo, WholeVideo, and_end
+from inlay.codec.solve import Quality, SolvedVideo, TooFewBitsError, WholeVideo, and_end
 from inlay.container import as_stored
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
@@ -148,15 +148,14 @@ class SizedVideo:
             return self._chosen(self.full.solve(budget, quality))
         if budget.kind == "psnr":
             return self._fewest_bits(videos, budget, quality, climbs=climbs)
-        solved, refusal = [], None
+        solved, refusals = [], list[TooFewBitsError]()
         for video in videos.values():
             try:
                 solved.append(video.solve(budget))
-            except ConfigError as error:  # a smaller size may grant what a larger one cannot
-                refusal = error
+            except TooFewBitsError as error:  # another size may grant what this one cannot
+                refusals.append(error)
         if not solved:
-            assert refusal is not None, "what was not granted was refused"
-            raise refusal
+            raise min(refusals, key=lambda refusal: refusal.least)
         judged = [(found, self._psnr(found)) for found in solved]
         if climbs:
             judged += self._climb(max(judged, key=_number), budget)

@@ -8,6 +8,7 @@ neither was given; or the step alone, where tau was given.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
@@ -45,6 +46,14 @@ Quality = Callable[[Iterable[Tokens]], float]  # decodes the tokens of a video a
 BITS_SLACK = 0.005  # of the budget that may stay unused: each trial packs the whole video
 COUNT_SLACK = 0.001
 OUT_OF_REACH = 1e30  # a tau that keeps nothing but what is kept whole
+
+
+class TooFewBitsError(ConfigError):
+    """A budget of bits that cannot be granted, with the least that can."""
+
+    def __init__(self, message: str = "", *, about: str | tuple[str, ...] = (), least: float = 0.0) -> None:
+        super().__init__(message, about=about)
+        self.least = least
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -221,9 +230,9 @@ class WholeVideo:
 
     def _solve(self, budget: Budget, quality: Quality | None) -> SolvedVideo:
         if budget.kind == "bits":
-            return self._solve_bits(budget.bits or 0.0, self.turn(budget))
+            return self._solve_bits(budget, self.turn(budget))
         if budget.kind == "psnr":
-            return self._solve_psnr(budget.psnr or 0.0, self.turn(budget), quality)
+            return self._solve_psnr(budget, self.turn(budget), quality)
         if budget.kind == "tau":
             raise ConfigError("a tau needs no solving; give it to the encoder", about="tau")
         wanted = budget.tokens if budget.tokens is not None else int((budget.keep or 0.0) * self.cells + 1e-9)
@@ -236,7 +245,7 @@ class WholeVideo:
             asked = f"{wanted:,} tokens" if budget.tokens else f"a keep rate of {budget.keep:g} ({wanted:,} tokens)"
             raise ConfigError(
                 f"{asked} is too few: the first slots of key chunks, {how}, need "
-                f"{self.fixed:,} ({share:.1%} of the cells); allow more, or have fewer key chunks",
+                f"{self.fixed:,} ({_up(share, 3):.1%} of the cells); allow more, or have fewer key chunks",
                 about=(budget.kind, "key_seconds"),
             )
         if wanted > self.cells:
@@ -252,31 +261,38 @@ class WholeVideo:
         extra = wanted - int(found.value) if exact else 0
         return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found, extra=extra)
 
-    def _solve_bits(self, bits: float, turn: Turn) -> SolvedVideo:
-        limit = bits * self.pixels
+    def _solve_bits(self, budget: Budget, turn: Turn) -> SolvedVideo:
+        bits = budget.bits or 0.0
         least = self.bits(turn.recipe(OUT_OF_REACH)) / self.pixels
 
         def cost(place: float) -> float:
             return self.bits(turn.recipe(place))
 
+        limit = bits * self.pixels
         found = smallest_tau(cost, limit, start=turn.start, slack=BITS_SLACK) if least <= bits else None
         if found is None:
-            raise ConfigError(
-                f"{bits:g} bits a pixel is less than the {least:.4f} that the first slots of key chunks take; "
-                "allow more, or have fewer key chunks",
-                about=("bits", "key_seconds"),
+            what, instead = "the first slots of key chunks take", "have fewer key chunks"
+            if budget.tau is not None:
+                what, instead = f"tau {budget.tau:g} takes with the coarsest steps", "a larger tau"
+            raise TooFewBitsError(
+                f"{bits:g} bits a pixel is less than the {_up(least, 4):.4f} that {what}; allow more, or {instead}",
+                about=("bits", "key_seconds" if budget.tau is None else "tau"),
+                least=least,
             )
         return SolvedVideo(video=self, recipe=turn.recipe(found.tau), solution=found)
 
-    def _solve_psnr(self, target: float, turn: Turn, quality: Quality | None) -> SolvedVideo:
+    def _solve_psnr(self, budget: Budget, turn: Turn, quality: Quality | None) -> SolvedVideo:
         if quality is None:
             raise ConfigError("a PSNR needs the original video to compare with", about="psnr")
+        target = budget.psnr or 0.0
         found = largest_tau(lambda place: quality(self.tokens(turn.recipe(place))), target, start=turn.start)
         if found is None:
-            best = quality(self.tokens(turn.recipe(0.0)))
+            best = math.floor(quality(self.tokens(turn.recipe(0.0))) * 100) / 100
+            given = {"tau": budget.tau, "step": self.config.step}
+            held = " and ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+            beyond = f"beyond {held}" if held else "beyond this backbone"
             raise ConfigError(
-                f"{target:g} dB is beyond this backbone: at its finest the video comes back at {best:.2f} dB",
-                about="psnr",
+                f"{target:g} dB is {beyond}: at its finest the video comes back at {best:.2f} dB", about="psnr"
             )
         return SolvedVideo(video=self, recipe=turn.recipe(found.tau), solution=found)
 
@@ -304,6 +320,11 @@ class WholeVideo:
             assert score_BTHW is not None, "scores were asked for"
             yield chosen.keep_BTHW, score_BTHW
             state = chosen.state
+
+
+def _up(value: float, digits: int) -> float:
+    """Rounded up: what is told as the least that can be granted is granted."""
+    return math.ceil(round(value * 10.0**digits, 6)) / 10.0**digits
 
 
 def and_end(pieces: Iterable[Video]) -> Iterator[Video | None]:

@@ -110,7 +110,7 @@ class Trail:
             raise UsageError(
                 f"{part} has no record of the video it was begun with ({self.path.name}); begin anew", about="force"
             )
-        other = [f"{name} was {before.get(name)} and is {now}" for name, now in self.settings.items()
+        other = [f"{name} was {_told(before.get(name))} and is {_told(now)}" for name, now in self.settings.items()
                  if before.get(name) != now]  # fmt: skip
         if other:
             raise UsageError(
@@ -118,6 +118,11 @@ class Trail:
                 about=("resume", "force"),
             )
         return found
+
+
+def _told(setting: object) -> object:
+    """A budget as one would name it: `keep 0.3, bucket_seconds 2`."""
+    return ", ".join(f"{k} {v}" for k, v in setting.items()) if isinstance(setting, dict) else setting
 
 
 def settings_of(encoder: VideoEncoder) -> dict[str, object]:

@@ -80,6 +80,11 @@ class TokenReader:
     def close(self) -> None:
         self._source.close()
 
+    def __repr__(self) -> str:
+        info = self.info
+        size = f"{info.frames} frames {info.width}x{info.height}"
+        return f"TokenReader({self.name}: {len(self)} chunks, {size}; {self.recipe.backbone})"
+
     @property
     def header(self) -> FileHeader:
         return self._contents.header

@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from os import PathLike
 from typing import Any, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from inlay.errors import InlayError, ShapeError, UsageError, pick
@@ -95,7 +97,8 @@ class Meter:
 
     def __init__(self, metrics: Sequence[str] = SET_METRICS, config: MeasureConfig | None = None) -> None:
         self.config = config or MeasureConfig()
-        self.metrics = {name: pick("metric", name, METRICS) for name in metrics}
+        names = (metrics,) if isinstance(metrics, str) else metrics
+        self.metrics = {name: pick("metric", name, METRICS) for name in names}
         if not self.metrics:
             raise UsageError(f"no metric is named (choices: {', '.join(METRICS)})")
         self.videos: list[str] = []
@@ -176,6 +179,8 @@ def measure(
     """Measure (reference, other) pairs; a metric whose weights or package are absent is reported with the reason."""
     meter = Meter(metrics, config)
     for i, (reference, other) in enumerate(pairs):
+        for video in (reference, other):
+            check_pieces(video)
         for a, b in in_step(reference, other):
             meter.update(a, b)
         meter.end_video(names[i] if names is not None and i < len(names) else None)
@@ -189,6 +194,13 @@ def compare(
     if isinstance(a, Video) and isinstance(b, Video):
         check_alike(a, b)
     return measure([(a, b)], metrics, config=config)
+
+
+def check_pieces(video: object) -> None:
+    if isinstance(video, str | PathLike | Tensor | np.ndarray) or not isinstance(video, Iterable | Video):
+        raise UsageError(
+            f"a Video is measured, or its pieces one by one (inlay.read_video reads a file); got {type(video).__name__}"
+        )
 
 
 def check_alike(a: Video, b: Video) -> None:

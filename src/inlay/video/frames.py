@@ -24,6 +24,8 @@ from inlay.errors import ShapeError
 from inlay.kernels import may_run
 from inlay.types import as_fraction, check_shape, describe
 
+ORDERS = ("THWC", "TCHW", "CTHW")  # of axes, that are common
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Video:
@@ -35,6 +37,10 @@ class Video:
 
     def __post_init__(self) -> None:
         f = self.frames
+        check_shape(
+            isinstance(f, Tensor),
+            f"the frames of a video are a tensor, which torch.as_tensor makes of an array; got {type(f).__name__}",
+        )
         check_shape(
             f.ndim == 4 and f.shape[-1] == 3 and f.dtype == torch.uint8 and 0 not in f.shape,
             f"a video is uint8 [T, H, W, 3] with at least one frame; got {describe(f)}",
@@ -147,17 +153,29 @@ def resized(frames_THWC: Tensor, height: int, width: int) -> Tensor:
     return torch.cat(rows).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
+def _as_tensor(frames: Tensor | NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
+    if isinstance(frames, Tensor):
+        return frames.detach()
+    try:  # a copy of what PyTorch cannot share: axes that run backwards (BGR[..., ::-1]), memory that is read-only
+        return torch.from_numpy(np.require(frames, requirements=["C", "W"]))
+    except TypeError as error:
+        kind = f"{frames.dtype}{list(frames.shape)}"
+        raise ShapeError(f"frames are uint8, or floating point in [-1, 1]; got {kind}") from error
+
+
 def from_array(
     frames: Tensor | NDArray[np.uint8] | NDArray[np.float32], *, axes: str = "THWC", fps: Fraction = Fraction(24)
 ) -> Video:
     """Frames of any axis order, uint8, or floating point in [-1, 1]."""
-    x = torch.as_tensor(frames)
+    x = _as_tensor(frames)
     if sorted(axes) != sorted("THWC"):
         raise ShapeError(f"axes names the order of T, H, W and C, such as THWC; got {axes!r}")
-    check_shape(x.ndim == 4, f"frames of one video are {', '.join(axes)}; got {describe(x)}")
+    single = "; a list of frames is stacked into one array first" if x.ndim == 3 else ""
+    check_shape(x.ndim == 4, f"frames of one video are {', '.join(axes)}; got {describe(x)}{single}")
     colours = x.shape[axes.index("C")]
+    other = next((order for order in ORDERS if x.shape[order.index("C")] == 3), ORDERS[1])
     check_shape(
-        colours == 3, f"frames {axes} have 3 colours, and not {colours}; axes names another order, such as TCHW"
+        colours == 3, f"frames {axes} have 3 colours, and not {colours}; axes names another order, such as {other}"
     )
     x = x.permute(*(axes.index(axis) for axis in "THWC"))
     if x.is_floating_point():

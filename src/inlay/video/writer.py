@@ -13,8 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from inlay.errors import ConfigError, OutputError, ShapeError, UsageError, VideoError
+import torch
+
+from inlay.errors import ConfigError, OutputError, ShapeError, UsageError, VideoError, check_kind, check_number
 from inlay.files import part_beside
+from inlay.types import as_fraction
 from inlay.video.frames import Video
 from inlay.video.pixels import careful_bicubic
 from inlay.video.source import pyav, reason
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+WRITTEN = "what is written is a Video, or its chunks one by one"
 DEFAULT_CRF = 16  # visually transparent: what the eye sees is the tokens' loss, not the codec's
 _FINEST_TICK = 90_000  # ticks a second at least, so that variable times are kept to 11 microseconds
 _HD_LINES = 720  # from here on players expect BT.709, below it BT.601
@@ -53,8 +57,15 @@ def coding(width: int, height: int, *, lossless: bool, crf: float) -> Coding:
         pixels="yuv420p" if even else "yuv444p",  # 4:2:0 has no odd sizes
         matrix=1 if height >= _HD_LINES else 6,
         range=_LIMITED,
-        options={"crf": f"{crf:g}", "preset": "medium"},
+        options={"crf": f"{crf:g}", "preset": "medium"} | _steady(),
     )
+
+
+def _steady() -> dict[str, str]:
+    """Without AVX-512 where there is any: with it x264's mb-tree comes out otherwise on every run, at many widths.
+    Processors that have it have all that is named here."""
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return {"x264-params": "asm=AVX2,FMA3,BMI2"} if wide else {}
 
 
 class VideoWriter:
@@ -71,12 +82,11 @@ class VideoWriter:
         crf: float = DEFAULT_CRF,
         force: bool = False,
     ) -> None:
-        if not 0 <= crf <= 51:
-            raise ConfigError(f"crf is a quality from 0 (best) to 51; got {crf}")
+        check_number("crf", crf, "a quality from 0 (best) to 51", lambda v: 0 <= v <= 51)
         self.path = check_target(path, force=force)
-        self.fps, self.width, self.height = Fraction(fps).limit_denominator(100_000), width, height
+        self.fps, self.width, self.height = as_fraction(fps).limit_denominator(100_000), width, height
         if self.fps <= 0:
-            raise ConfigError(f"the frame rate must be positive; got {fps}")
+            raise ConfigError(f"the frame rate must be positive; got {fps}", about="fps")
         self.count = 0
         self._force = force
         self._coding = coding(width, height, lossless=lossless, crf=crf)
@@ -138,6 +148,7 @@ class VideoWriter:
 
     def write(self, video: Video) -> None:
         """Append a chunk. Its `seconds`, where given, are those of the whole video."""
+        check_kind(video, Video, WRITTEN)
         if (video.width, video.height) != (self.width, self.height):
             raise ShapeError(
                 f"all frames of {self.path} are {self.width}x{self.height}; got a chunk of {video.width}x{video.height}"
@@ -225,11 +236,13 @@ def write_video(
     H.264 at quality `crf`, or `lossless` to the bit. `fps` replaces the video's own rate and times.
     """
     check_target(path, force=force)  # before the first chunk is asked for, which may be dear
+    check_kind(video, (Video, Iterable), WRITTEN)
     chunks = iter((video,) if isinstance(video, Video) else video)
     first = next(chunks, None)
     if first is None:
         raise UsageError(f"{path}: there are no chunks to write")
-    rate = first.fps if fps is None else Fraction(fps)
+    check_kind(first, Video, WRITTEN)
+    rate = first.fps if fps is None else as_fraction(fps)
     with VideoWriter(path, rate, first.width, first.height, lossless=lossless, crf=crf, force=force) as writer:
         for chunk in chain((first,), chunks):
             writer.write(chunk if fps is None else Video(frames=chunk.frames, fps=rate))

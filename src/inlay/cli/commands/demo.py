@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +68,6 @@ def _run(
     from inlay.masking import Budget
     from inlay.measure import compare
     from inlay.video import open_video, write_video
-    from inlay.video.synthetic import demo_clip
 
     budget = Budget(tau=tau)
     clip, tokens, decoded, film, curve = files
@@ -81,12 +81,8 @@ def _run(
 
     with timed("load"):
         tokenizer = model.load()
-    with timed("clip"):
-        if video is None:
-            write_video(demo_clip()[:frames], clip, force=True)
-        else:
-            with open_video(video, size=size, frames=frames) as reader:
-                write_video(reader.chunks(), clip, force=True)
+    with timed("clip"), _source(video) as source, open_video(source, size=size, frames=frames) as reader:
+        write_video(reader.chunks(), clip, force=True)
     with timed("encode"), open_video(clip) as reader:
         encode_video(VideoEncoder(tokenizer, budget=budget), reader, tokens, screen, force=True)
     with timed("decode"), TokenReader(tokens) as token_reader:
@@ -101,6 +97,19 @@ def _run(
     named = {"clip": clip, "token_file": tokens, "decoded": decoded, "fill": fill}
     quality = {name: report[name] for name in ("psnr", "ssim")}
     return file_record(tokens) | made | named | quality | {"stage_seconds": seconds}
+
+
+@contextmanager
+def _source(video: str | None) -> Iterator[str]:
+    """The video to take, or the clip made by code as a file, which is then read at the size that was asked for."""
+    from inlay.video import write_video
+    from inlay.video.synthetic import demo_clip
+
+    if video is not None:
+        yield video
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield str(write_video(demo_clip(), Path(folder) / "clip.mp4", lossless=True))
 
 
 def _rows(record: dict[str, Any]) -> list[tuple[str, str]]:

@@ -190,6 +190,8 @@ def _check(
     *, is_tokens: bool, force: bool,
 ) -> None:  # fmt: skip
     """Every path is checked before anything is loaded."""
+    from inlay.video.target import CONTAINERS
+
     if is_tokens:
         paths.input_tokens(source)
     else:
@@ -207,7 +209,8 @@ def _check(
     for name, path in (("curve", curve), ("sheet", sheet)):
         if path is not None:
             paths.output_png(name, path, force=force, inputs=inputs)
-    if film is not None and Path(film).suffix.lower() in ANIMATED:
-        paths.output(film, force=force, inputs=inputs, what="a film", suffixes=ANIMATED)
-    elif film is not None:
+    if film is not None and (film == paths.STREAM or Path(film).suffix.lower() in CONTAINERS):
         paths.output_video(film, force=force, inputs=inputs)
+    elif film is not None:
+        suffixes = (*CONTAINERS, *ANIMATED, PICTURE)
+        paths.output(film, force=force, inputs=inputs, what="a film or a sheet", suffixes=suffixes)
