@@ -428,6 +428,7 @@ def test_a_stream_longer_than_its_bucket_never_ends_above_its_rate(
     assert not late, "(second, share above the rate)"
     assert -0.25 < encoder.bucket.overshoot <= 1e-9, "what is left is the reserve"
     assert encoder.bucket.ahead_until <= 2.5
+    assert encoder.bucket.seconds == pytest.approx(330 / float(video.fps)), "whatever the frames of a slot"
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

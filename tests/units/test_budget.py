@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from inlay.errors import ConfigError
-from inlay.masking import Bucket, Budget, MaskConfig, Selector, SelectState, largest_tau, scan, smallest_tau
+from inlay.masking import Bucket, Budget, Income, MaskConfig, Selector, SelectState, largest_tau, scan, smallest_tau
 from inlay.masking.select import capped
 
 REFUSED = [
@@ -123,7 +123,7 @@ def spend(keep: float, tau: float, bucket: Bucket, keys: tuple[int, ...] = (0,))
     state, kept = SelectState(bucket=bucket), []
     for first, end in zip(keys, (*keys[1:], 180), strict=True):
         span = z[:, :, first:end]
-        chosen = Selector(MaskConfig(tau=tau)).select(span, state, key=True, incomes=[keep * CELLS] * (end - first))
+        chosen = Selector(MaskConfig(tau=tau)).select(span, state, key=True, incomes=[Income(keep * CELLS, 1.0)] * (end - first))
         state = chosen.state
         kept.append(chosen.keep_BTHW.flatten(2).sum(2)[0].double())
     assert state.bucket is not None
@@ -138,9 +138,7 @@ CELLS = 42
 @pytest.mark.parametrize("slots", [15, 30])
 def test_a_bucket_pays_the_first_slot_back_in_its_time(keep: float, tau: float, slots: int) -> None:
     debt, size = (1 - keep) * CELLS, slots * keep * CELLS
-    ahead, bucket = spend(
-        keep, tau, Bucket(size=size, saving=debt / (size - keep * CELLS), income_a_second=keep * CELLS)
-    )
+    ahead, bucket = spend(keep, tau, Bucket(size=size, saving=debt / (size - keep * CELLS)))
     assert ahead[0] == pytest.approx(debt) and ahead.max() == ahead[0], "nothing but the first slot makes debts"
     assert (ahead[slots - 1 :] <= 1e-6).all(), "a stream that lasts as long as the bucket does not end above its rate"
     assert bucket.ahead_until < slots
@@ -160,7 +158,7 @@ def test_a_reserve_pays_for_later_key_slots(keep: float) -> None:
 def test_bucket_holds_the_long_run_rate() -> None:
     z = walk(400, seed=4)
     state = SelectState(bucket=Bucket(size=42.0))
-    chosen = Selector(MaskConfig(tau=1.0)).select(z, state, key=True, incomes=[0.3 * 42] * 400)
+    chosen = Selector(MaskConfig(tau=1.0)).select(z, state, key=True, incomes=[Income(0.3 * 42, 1.0)] * 400)
     assert chosen.keep_BTHW.float().mean() == pytest.approx(0.3, abs=0.01)
 
 

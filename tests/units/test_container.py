@@ -27,7 +27,7 @@ from inlay.container.layout import seal
 from inlay.container.mask import pack_mask, unpack_mask
 from inlay.container.q8 import pack_q8, unpack_q8
 from inlay.container.tokens import Tokens
-from inlay.errors import OutputError, TokenFileError, UsageError
+from inlay.errors import OutputError, ShapeError, TokenFileError, UsageError
 from inlay.types import PRECISIONS, Recipe, Span, VideoInfo
 from tests.assets.regenerate import GOLDEN, golden_tokens
 from tests.hunt.forge import Parts
@@ -545,6 +545,16 @@ def rewrite_header(data: bytes, *, major: int = 1, minor: int = 0, extra: bytes 
     assert len(text) == length
     prefix = MAGIC + major.to_bytes(2, "little") + minor.to_bytes(2, "little") + data[12:16]
     return seal(prefix + text) + data[20 + length :]
+
+
+def test_only_chunks_of_one_video_are_joined() -> None:
+    tokens = make_tokens(chunks=3)
+    assert same(Tokens.join(tokens.chunks()), tokens)
+    first = next(tokens.chunks())
+    with pytest.raises(ShapeError, match="their tau is 0.25 and 0.5"):
+        Tokens.join([first, make_tokens(tau=0.5)])
+    with pytest.raises(ShapeError, match=r"their grid is \(8, 12\) and \(4, 12\)"):
+        Tokens.join([first, make_tokens(rows=4)])
 
 
 def test_a_large_chunk_is_fitted_to_a_sample_and_comes_back() -> None:

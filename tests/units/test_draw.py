@@ -80,6 +80,8 @@ def test_scaling_keeps_small_cells_crisp_and_large_pictures_small() -> None:
     assert large.shape[1:3] == (60, 90) and large[:, ::3, ::3].equal(frames)
     assert fitted(frames, 10, 10).shape[1:3] == (10, 15) and fitted(frames, 10, 30) is frames
     assert strip(frames, short=20).shape == (20, 2 * 30 + 4, 3)
+    assert fitted(moving_square(1, 40, 300).frames, 240, 480).shape[1:3] == (160, 1200), "a flat one stays in bounds"
+    assert fitted(moving_square(1, 40, 1500).frames, 240, 480).shape[1:3] == (40, 1500)
 
 
 def test_labels_differ_and_are_cut_at_the_edge() -> None:

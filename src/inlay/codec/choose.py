@@ -20,7 +20,7 @@ from inlay.container.q8 import STEPS_PER_DEVIATION
 from inlay.container.tokens import Tokens
 from inlay.container.writer import added_bytes
 from inlay.errors import ConfigError
-from inlay.masking import Bucket, Budget, Selector, SelectState
+from inlay.masking import Bucket, Budget, Income, Selector, SelectState
 from inlay.types import Recipe
 
 MOST_REPACKS = 8
@@ -120,12 +120,12 @@ class Chooser:
         return self._within_bits(selector, chunk, recipe, bucket, incomes, none.mask[0].numel())
 
     def _within_bits(
-        self, selector: Selector, chunk: LatentChunk, recipe: Recipe, bucket: Bucket, incomes: list[float], cells: int
+        self, selector: Selector, chunk: LatentChunk, recipe: Recipe, bucket: Bucket, incomes: list[Income], cells: int
     ) -> Tokens:
         """Bits are known only once they are packed: where they are too many, fewer cells are allowed, once more."""
         usual = usual_bits(recipe, self.parts.spec)
         whole = usual * cells if chunk.span.key else 0.0
-        room = bucket.allowed(sum(incomes), max(whole - incomes[0], 0.0))
+        room = bucket.allowed(summed(incomes).credit, max(whole - incomes[0].credit, 0.0))
         price = usual if self._first else self.state.price
         for _ in range(MOST_REPACKS):
             state = replace(self.state, bucket=bucket, price=price)
@@ -156,20 +156,19 @@ class Chooser:
         if key_frames is not None:  # debt and reserve within one key interval, where that is shorter
             saving = max(saving, min(2 * debt / (spec.slots(key_frames) * income), 1.0))
         more_keys = self.config.cuts or key_frames is not None
-        return Bucket(
-            size=size, reserve=debt if more_keys else 0.0, saving=saving, income_a_second=income * slots_a_second
-        )
+        return Bucket(size=size, reserve=debt if more_keys else 0.0, saving=saving)
 
-    def _incomes(self, tokens: Tokens, frames: list[int] | None = None) -> list[float]:
-        """What each slot of a chunk earns."""
-        slots, cells = len(tokens.mask), tokens.mask[0].numel()
-        if self.budget.keep is not None:
-            return [self.budget.keep * cells] * slots
-        info = tokens.info
+    def _incomes(self, tokens: Tokens, frames: list[int] | None = None) -> list[Income]:
+        """Of each slot of a chunk."""
+        slots, cells, info = len(tokens.mask), tokens.mask[0].numel(), tokens.info
         each: Sequence[float] = frames or [info.frames / slots] * slots
-        return [(self.budget.bits or 0.0) * info.width * info.height * n for n in each]
+        if self.budget.keep is not None:
+            credits = [self.budget.keep * cells] * slots
+        else:
+            credits = [(self.budget.bits or 0.0) * info.width * info.height * n for n in each]
+        return [Income(credit, n / float(info.fps)) for credit, n in zip(credits, each, strict=True)]
 
-    def _charge(self, tokens: Tokens, incomes: list[float]) -> None:
+    def _charge(self, tokens: Tokens, incomes: list[Income]) -> None:
         """Bring the bucket to where it stands after these tokens."""
         bucket = self.state.bucket or self._new_bucket(tokens)
         price = self.state.price
@@ -178,14 +177,19 @@ class Chooser:
                 bucket = bucket.after(income, kept)
         else:
             cost, before = self._bits(tokens), bucket
-            bucket = bucket.after(sum(incomes), cost)
+            income = summed(incomes)
+            bucket = bucket.after(income, cost)
             if tokens.spans[0].key:  # what its bits really came to is known now
-                bucket = bucket.learnt(before.level - bucket.level, sum(incomes))
+                bucket = bucket.learnt(before.level - bucket.level, income.credit)
             price = cost / len(tokens) if len(tokens) else price
         self.state = replace(self.state, bucket=bucket, price=price)
 
     def _bits(self, tokens: Tokens) -> float:
         return 8.0 * added_bytes(tokens, first=self._first)
+
+
+def summed(incomes: Sequence[Income]) -> Income:
+    return Income(sum(income.credit for income in incomes), sum(income.seconds for income in incomes))
 
 
 def usual_change(chunk: LatentChunk) -> float:

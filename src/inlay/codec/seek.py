@@ -48,7 +48,9 @@ def cutting(reader: TokenReader, start_seconds: float | None, end_seconds: float
         )
     if until <= begin and _after_a_loss(reader, begin):
         raise TokenFileError(_nothing_intact(reader), about=("start_seconds", "end_seconds"))
-    until = max(until, begin + 1)  # a span shorter than a frame shows the frame it falls on
+    if until <= begin:  # a span shorter than a frame shows the frame it falls on
+        begin = max(begin - 1, 0)
+        until = begin + 1
     edges, spans = _edges(reader), reader.spans
     holding = max(i for i, edge in enumerate(edges[:-1]) if edge <= begin)
     first = max((i for i in range(holding + 1) if spans[i].key), default=0)

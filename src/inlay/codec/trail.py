@@ -127,7 +127,7 @@ def _told(setting: object) -> object:
 
 def settings_of(encoder: VideoEncoder) -> dict[str, object]:
     """All that decides the tokens besides the video, as JSON gives it back."""
-    parts, budget = encoder.parts, {k: v for k, v in asdict(encoder.budget).items() if v}
+    parts, budget = encoder.parts, {k: v for k, v in asdict(encoder.budget).items() if v is not None and v is not False}
     found = {
         **asdict(encoder.config),
         "budget": budget or "the model's own tau",

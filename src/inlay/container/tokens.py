@@ -7,7 +7,7 @@ Legend: C channels, T slots, H W rows and columns of the grid, N kept cells.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -114,6 +114,8 @@ class Tokens:
         first = parts[0]
         if len(parts) == 1:
             return first
+        for other in parts[1:]:
+            _check_alike(first, other)
         times = None
         if all(p.seconds is not None for p in parts):
             times = torch.cat([p.seconds for p in parts if p.seconds is not None])
@@ -131,6 +133,14 @@ class Tokens:
         from inlay.container.writer import save
 
         return save(self, path, force=force)
+
+
+def _check_alike(first: Tokens, other: Tokens) -> None:
+    """Chunks of one video have one recipe, and one grid."""
+    pairs = {f.name: (getattr(first.recipe, f.name), getattr(other.recipe, f.name)) for f in fields(Recipe)}
+    pairs["grid"] = (tuple(first.mask.shape[1:]), tuple(other.mask.shape[1:]))
+    for name, (a, b) in pairs.items():
+        check_shape(a == b, f"chunks of one video have one recipe and one grid; their {name} is {a} and {b}")
 
 
 def run_lengths(mask_THW: Tensor) -> Tensor:

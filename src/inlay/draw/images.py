@@ -25,6 +25,7 @@ from inlay.types import describe
 
 INK, PAPER = (235, 235, 235), (24, 24, 24)  # both grey
 QUALITY = {"png": None, "jpeg": 85, "webp": 90}
+WIDEST = 1280  # pixels of a side that enlarging may lead to
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
@@ -62,10 +63,11 @@ def label(text: str, height: int, width: int, size: int) -> Tensor:
 
 
 def fitted(frames_THWC: Tensor, smallest: int, largest: int) -> Tensor:
-    """Bring the short side near a range: enlarge by a whole number, so that cells stay crisp, reduce by area."""
-    short = min(frames_THWC.shape[1:3])
+    """Bring the short side near a range: enlarge by a whole number, so that cells stay crisp, but no long side beyond
+    WIDEST; reduce by area."""
+    short, long = sorted(frames_THWC.shape[1:3])
     if short < smallest:
-        factor = math.ceil(smallest / short)
+        factor = max(1, min(math.ceil(smallest / short), WIDEST // long))
         return frames_THWC.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
     if short <= largest:
         return frames_THWC

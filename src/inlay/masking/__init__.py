@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose which cells to keep: those that changed since their reference."""
 
-from inlay.masking.budget import KINDS, Bucket, Budget
+from inlay.masking.budget import KINDS, Bucket, Budget, Income
 from inlay.masking.criteria import CRITERIA, latent_cosine, latent_l1, latent_l2, pixel_grid
 from inlay.masking.dial import Dial, best_pairs
 from inlay.masking.look import FIRST_LOOK, KEY_WEIGHT, SECOND_LOOK, fill_error, look_again
@@ -24,6 +24,7 @@ __all__ = [
     "Bucket",
     "Budget",
     "Dial",
+    "Income",
     "MaskConfig",
     "Profile",
     "Scan",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from inlay.errors import ConfigError, check_number
 
@@ -86,6 +87,13 @@ def _check(name: str, value: float | None, ok: Callable[[float], bool], wanted: 
         check_number(name, value, wanted, ok, whole=whole)
 
 
+class Income(NamedTuple):
+    """What a slot, or several, earn in their time."""
+
+    credit: float
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
     """Credit saved, in cells or in bits: a slot earns its income and pays its cost. Credit beyond the size is lost.
@@ -97,12 +105,12 @@ class Bucket:
     size: float
     reserve: float = 0.0  # credit that only a key slot may take
     saving: float = 0.0  # share of their income that slots put by while the level is below the reserve
-    income_a_second: float = 0.0
     level: float = 0.0
     lowest: float = 0.0
     earned: float = 0.0
     spent: float = 0.0
-    earned_in_debt: float = 0.0  # when spending was last ahead of earning
+    seconds: float = 0.0
+    ahead_until: float = 0.0  # the second up to which spending was ahead of earning
 
     def __post_init__(self) -> None:
         if not 0 < self.size < math.inf:
@@ -121,15 +129,17 @@ class Bucket:
         """How many tokens at `price` the next slot may keep."""
         return max(0, math.floor(self.allowed(income) / price * (1 + 1e-12)))
 
-    def after(self, income: float, cost: float) -> Bucket:
-        level, earned = min(self.level + income - cost, self.size), self.earned + income
+    def after(self, income: Income, cost: float) -> Bucket:
+        level, earned = min(self.level + income.credit - cost, self.size), self.earned + income.credit
+        seconds = self.seconds + income.seconds
         return replace(
             self,
             level=level,
             lowest=min(self.lowest, level),
             earned=earned,
             spent=self.spent + cost,
-            earned_in_debt=earned if self.spent + cost > earned * (1 + 1e-9) else self.earned_in_debt,
+            seconds=seconds,
+            ahead_until=seconds if self.spent + cost > earned * (1 + 1e-9) else self.ahead_until,
         )
 
     def learnt(self, debt: float, income: float) -> Bucket:
@@ -142,11 +152,6 @@ class Bucket:
     def peak(self) -> float:
         """How far spending has been ahead of earning, at worst."""
         return max(0.0, -self.lowest)
-
-    @property
-    def ahead_until(self) -> float:
-        """The second up to which spending was ahead of earning."""
-        return self.earned_in_debt / self.income_a_second if self.income_a_second else 0.0
 
     @property
     def overshoot(self) -> float:

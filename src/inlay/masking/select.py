@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from inlay.masking.budget import Bucket
+from inlay.masking.budget import Bucket, Income
 from inlay.masking.noise import NoiseState, limits, observe
 from inlay.masking.scan import Limit, MaskConfig, Slot, first_slot, next_slot, scan, stack_slots
+
+NOTHING = Income(0.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,13 +47,13 @@ class Selector:
         state: SelectState,
         *,
         key: bool,
-        incomes: Sequence[float] = (),
+        incomes: Sequence[Income] = (),
         scored: bool = False,
     ) -> Selection:
         """A key chunk starts from nothing but the bucket.
 
         Args:
-            incomes: what each slot earns, where a bucket steers.
+            incomes: of each slot, where a bucket steers.
             scored: also give the scores, which the mask kernel does not.
         """
         if key:
@@ -61,12 +63,12 @@ class Selector:
             return Selection(keep_BTHW=keep_BTHW, score_BTHW=None, state=replace(state, reference_BCHW=reference_BCHW))
         slots: list[Slot] = []
         for t, z_BCHW in enumerate(z_BCTHW.unbind(2)):
-            slot, state = self.slot(z_BCHW, state, incomes[t] if state.bucket is not None else 0.0)
+            slot, state = self.slot(z_BCHW, state, incomes[t] if state.bucket is not None else NOTHING)
             slots.append(slot)
         found = stack_slots(slots)
         return Selection(keep_BTHW=found.keep_BTHW, score_BTHW=found.score_BTHW, state=state)
 
-    def slot(self, z_BCHW: Tensor, state: SelectState, income: float) -> tuple[Slot, SelectState]:
+    def slot(self, z_BCHW: Tensor, state: SelectState, income: Income) -> tuple[Slot, SelectState]:
         """One slot, and the state after it."""
         distance, reference_BCHW = self.config.distance, state.reference_BCHW
         noise = observe(state.noise, z_BCHW, distance, self.config.tau) if self.noise else state.noise
@@ -74,7 +76,7 @@ class Selector:
             slot = first_slot(z_BCHW, self.config, self.config.tau)
         else:
             score_BHW = distance(z_BCHW, reference_BCHW)
-            limit = self._limit(score_BHW, noise, state, income)
+            limit = self._limit(score_BHW, noise, state, income.credit)
             slot = next_slot(z_BCHW, reference_BCHW, score_BHW, limit, self.config.reference)
         bucket = state.bucket
         if bucket is not None:
