@@ -123,7 +123,8 @@ def spend(keep: float, tau: float, bucket: Bucket, keys: tuple[int, ...] = (0,))
     state, kept = SelectState(bucket=bucket), []
     for first, end in zip(keys, (*keys[1:], 180), strict=True):
         span = z[:, :, first:end]
-        chosen = Selector(MaskConfig(tau=tau)).select(span, state, key=True, incomes=[Income(keep * CELLS, 1.0)] * (end - first))
+        incomes = [Income(keep * CELLS, 1.0)] * (end - first)
+        chosen = Selector(MaskConfig(tau=tau)).select(span, state, key=True, incomes=incomes)
         state = chosen.state
         kept.append(chosen.keep_BTHW.flatten(2).sum(2)[0].double())
     assert state.bucket is not None

@@ -551,7 +551,7 @@ def test_only_chunks_of_one_video_are_joined() -> None:
     tokens = make_tokens(chunks=3)
     assert same(Tokens.join(tokens.chunks()), tokens)
     first = next(tokens.chunks())
-    with pytest.raises(ShapeError, match="their tau is 0.25 and 0.5"):
+    with pytest.raises(ShapeError, match=r"their tau is 0\.25 and 0\.5"):
         Tokens.join([first, make_tokens(tau=0.5)])
     with pytest.raises(ShapeError, match=r"their grid is \(8, 12\) and \(4, 12\)"):
         Tokens.join([first, make_tokens(rows=4)])
