@@ -15,7 +15,7 @@ from the networks the one before left, the first from nothing or from the weight
 fewer channels and fewer blocks: what is new begins as if it were not there. Without --lpips the perceptual term is left
 out, without --taef2 its stage is.
 
-RUN/results.json holds, after every stage, its settings, its log and what its networks are worth (results.py);
+RUN must not hold networks yet. RUN/results.json holds, after every stage, its settings, its log and what its networks are worth (results.py);
 RUN/NAME.safetensors are averaged weights. A rehearsal on a CPU, four steps a stage: --tiny. Then calibrate:
 
     inlay calibrate VIDEOS --weights WEIGHTS/mini.safetensors --out WEIGHTS/mini.profile.json
@@ -42,7 +42,7 @@ from stages import DEFAULTS, LEARN, TINY, WARM, Nets, say, train
 from inlay.backbones import Mini, MiniConfig
 from inlay.backbones.mini import tiny
 from inlay.backbones.taef2 import load_taef2
-from inlay.errors import InlayError, MissingError
+from inlay.errors import ConfigError, InlayError, MissingError, UsageError
 from inlay.fill import Lit, LitConfig, paper, plus
 from inlay.measure.lpips import load_lpips
 from inlay.research.recipe.ivf import remux_to_ivf
@@ -91,6 +91,8 @@ def make_networks(args: argparse.Namespace) -> None:
     stages = [DEFAULTS | stage | small for stage in plan["stages"]]
     if args.taef2 is None:
         stages = [stage for stage in stages if stage["kind"] != "taef2"]
+    if before := sorted(args.run.glob("*.safetensors")):
+        raise UsageError(f"{args.run} holds networks of an earlier run ({before[0].name}); give a folder of its own")
     args.run.mkdir(parents=True, exist_ok=True)
     clips, tests = load(args, device)
     lpips = load_lpips(args.lpips, device) if args.lpips else None
@@ -176,7 +178,14 @@ def take(net: nn.Module, folder: Path | None, name: str, widen: Any, unit: float
         if key in want and want[key].shape == value.shape:
             want[key].copy_(value)
         elif key in want:
-            widen(net, key, want[key], value)
+            try:
+                widen(net, key, want[key], value)
+            except RuntimeError as error:
+                sizes = f"{list(value.shape)} there, {list(want[key].shape)} in the plan"
+                raise ConfigError(
+                    f"{paths[0]} is of another shape than the plan asks for ({key}: {sizes}); a network may begin with "
+                    "fewer channels and blocks, and only so"
+                ) from error
     net.load_state_dict(want)
     say(f"{name} begins from {paths[0]}")
 

@@ -79,6 +79,12 @@ def test_one_command_makes_all_weights(tmp_path: Path) -> None:
     tokens = tokenizer.encode(video, tau=0.5, fill="lit")
     assert len(tokenizer.decode(tokens)) == 9
 
+    said = recipe("all", videos, out, "--tiny", "--device", "cpu", code=1)
+    assert said.count("\n") == 1 and "holds networks of an earlier run (backbone.safetensors)" in said
+    shipped = ROOT / "src" / "inlay" / "weights"
+    said = recipe("train", videos, tmp_path / "other", "--weights", shipped, "--tiny", "--device", "cpu", code=1)
+    assert said.count("\n") == 1 and "mini.safetensors is of another shape than the plan asks for" in said
+
 
 def test_packing_changes_units_and_nothing_else(mini: Any) -> None:
     """A network on latents in other units gives the same pictures."""
