@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from inlay.caches.make import LOCK
 from inlay.caches.table import FORMATS, find_format
 from inlay.cli.main import main
+from inlay.scale.store import open_store
 from inlay.tokenizer import Tokenizer
 from inlay.video import read_video, write_video
 from tests.caches import genuine
@@ -144,6 +147,27 @@ def test_text_that_has_no_place_is_not_asked_for(format: str, videos: Path, caps
     assert main([*words, "--backbone", "mini-untrained", "--text", str(videos.parent / "text"), "--json"]) == 0
     told = capsys.readouterr()
     assert "--text is not used" in told.err and json.loads(told.out)["clips"] == 2
+
+
+@pytest.mark.parametrize("format", ["simpletuner", "fastvideo"])
+def test_a_video_that_is_another_by_now_is_made_again(format: str, videos: Path) -> None:
+    words = ["--backbone", "mini-untrained", "--frames", "9"]
+    out = make(videos, format, *words)
+    form, files = find_format(out)
+    before = [form.open(path).latents(row) for path in files for row in range(len(form.open(path).facts))]
+    shutil.copy(videos / "walks/clip_1.mp4", videos / "clip_0.mp4")
+    make(videos, format, *words)
+    after = [form.open(path).latents(row) for path in files for row in range(len(form.open(path).facts))]
+    assert not before[0].equal(before[1]) and after[0].equal(before[1]) and after[1].equal(before[1])
+
+
+def test_two_runs_do_not_write_at_once(videos: Path, capsys) -> None:
+    words = ["--backbone", "mini-untrained", "--frames", "9", "--text", str(videos.parent / "text")]
+    out = make(videos, "simpletuner", *words)
+    with open_store(str(out)).locked(LOCK):
+        assert main(["cache", "make", str(videos), str(out), "--format", "simpletuner", *words, "-q"]) == 2
+    assert "another job is writing" in capsys.readouterr().err
+    make(videos, "simpletuner", *words)
 
 
 @pytest.mark.parametrize("format", ["simpletuner", "fastvideo"])

@@ -22,13 +22,14 @@ from inlay.files import write_atomic
 from inlay.scale.feed import fetched
 from inlay.scale.layout import dump, dump_line
 from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
-from inlay.scale.store import Place, as_text
+from inlay.scale.store import Place, as_text, open_store
 from inlay.tokenizer import Tokenizer
 from inlay.video import Geometry, open_video
 from inlay.video.frames import Video, join_videos
 
 NOTES = ".inlay"  # folder in OUT that no trainer looks at
 SETTINGS, MADE, QUARANTINE = f"{NOTES}/make.json", f"{NOTES}/made.jsonl", f"{NOTES}/quarantine.jsonl"
+LOCK = f"{NOTES}/lock"
 TEXTS = (".safetensors", ".pt", ".npy")
 
 
@@ -109,13 +110,22 @@ def make_cache(
         items = [item if item.listed is None else replace(item, name=item.name.replace("/", "_")) for item in items]
         check_names(items)
     agree(root, config, tokenizer, items)
+    with open_store(out).locked(LOCK):
+        return _make(start, source, out, items, config, tokenizer, watch)
+
+
+def _make(
+    start: float, source: str, out: str, items: list[SourceItem], config: MakeConfig, tokenizer: Tokenizer,
+    watch: Callable[[int, int], None],
+) -> MakeResult:  # fmt: skip
+    root, form = Path(out), FORMATS[config.format]
     made = {line["number"]: line for line in _lines(root / MADE) if (root / line["path"]).is_file()}
     before = sum(len(line["names"]) for line in made.values())
     refused: list[dict[str, str]] = []
     groups = [items[at : at + form.clips_per_file] for at in range(0, len(items), form.clips_per_file)]
     for number, group in enumerate(groups):
         watch(number, len(groups))
-        if number in made and not any_mended(group, made[number]["refused"], config, form, tokenizer):
+        if number in made and is_made(group, made[number], config, form, tokenizer):
             refused += made[number]["refused"]
             continue
         line = make_file(root, number, group, config, form, tokenizer)
@@ -138,17 +148,23 @@ def make_cache(
     )  # fmt: skip
 
 
-def any_mended(
-    items: list[SourceItem], refused: list[dict[str, str]], config: MakeConfig, form: CacheFormat, tokenizer: Tokenizer
+def is_made(
+    items: list[SourceItem], line: dict[str, Any], config: MakeConfig, form: CacheFormat, tokenizer: Tokenizer
 ) -> bool:
-    """Whether a video that an earlier run refused can be encoded by now: its file is then made again."""
-    names = {entry["path"] for entry in refused}
+    """Whether a file stays: its videos are those it was made of, and what was refused is no better by now."""
+    if line.get("versions", versions_of(items)) != versions_of(items):
+        return False
+    names = {entry["path"] for entry in line["refused"]}
     for item in items:
         if item.name in names:
             with suppress(InlayError):
                 encode_clip(item, config, form, tokenizer)
-                return True
-    return False
+                return False
+    return True
+
+
+def versions_of(items: list[SourceItem]) -> list[str]:
+    return [item.version for item in items]
 
 
 def agree(root: Path, config: MakeConfig, tokenizer: Tokenizer, items: list[SourceItem]) -> None:
@@ -202,7 +218,8 @@ def make_file(
         except InlayError as error:
             refused.append({"path": item.name, "reason": str(error).removeprefix(f"{item.address}: ")})
     path = form.write(root, number, clips).relative_to(root).as_posix() if clips else ""
-    return {"number": number, "path": path, "names": [clip.name for clip in clips], "refused": refused}
+    names = [clip.name for clip in clips]
+    return {"number": number, "path": path, "names": names, "refused": refused, "versions": versions_of(items)}
 
 
 @torch.inference_mode()

@@ -137,7 +137,7 @@ class Store:
             ) from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, name: str = LOCK) -> Iterator[None]:
         """One job at a time; but object stores have no locks: two jobs write the same bytes twice, and lose nothing."""
         yield
 
@@ -171,15 +171,15 @@ class FolderStore(Store):
                 yield part
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, name: str = LOCK) -> Iterator[None]:
         """One job at a time; the lock goes with the process that holds it, however that ends."""
         try:
             import fcntl
         except ImportError:  # no such locks on this system
             yield
             return
-        path = self.root / LOCK
-        with self.writing(LOCK):
+        path = self.root / name
+        with self.writing(name):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("w")
         with file:
