@@ -49,7 +49,7 @@ def test_the_threads_of_tokenize_are_those_of_each_process() -> None:
 
     assert threads_for(RunConfig(workers=2, threads=3), "cpu") == 3
     assert threads_for(RunConfig(workers=1), "cpu") == cores()
-    with pytest.raises(ConfigError, match="counted from 1"):
+    with pytest.raises(ConfigError, match="a number from 1 on"):
         RunConfig(threads=0)
 
 
