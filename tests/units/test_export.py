@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,9 +50,10 @@ def test_networks_of_the_shipped_size_at_256_pixels(tmp_path: Path) -> None:
     from inlay.fill import plus
 
     torch.manual_seed(0)
-    lit = Lit.build(plus()).eval().requires_grad_(False)
+    mini = Mini().eval().requires_grad_(False)
+    lit = Lit.build(replace(plus(), channels=mini.spec.channels)).eval().requires_grad_(False)
     torch.nn.init.normal_(lit.out_proj.weight, std=0.02)
-    tokenizer = Tokenizer(Mini().eval().requires_grad_(False), filler=Filler({"lit": lit}))
+    tokenizer = Tokenizer(mini, filler=Filler({"lit": lit}))
     record = export(tokenizer, tmp_path, ExportConfig(frames=5))
     assert all(row["same"] for row in record["parts"].values()) and set(record["parts"]) == set(PARTS)
 
