@@ -159,8 +159,8 @@ def visit(soak: Soak, requests: int, visitors: int) -> dict[str, Any]:
             soak.found("page", one.number, wrong)
     if left := [path.name for path in home.iterdir()]:
         soak.found("page", -1, f"the server left {left}")
-    fifth = max(len(sizes) // 5, 1)
-    early, late = min(sizes[fifth : 2 * fifth]), min(sizes[-fifth:])  # what is freed is given back every few seconds
+    half = max(len(sizes) // 2, 1)
+    early, late = max(sizes[:half]), max(sizes[half:] or sizes)  # what is freed is given back every few seconds
     if late > early + FLAT_MB:
         soak.found("page", -1, f"the server grew from {early:.0f} to {late:.0f} MB")
     seconds = sorted(second for one in crowd for second in one.seconds)

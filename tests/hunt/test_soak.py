@@ -36,7 +36,7 @@ def test_a_stream_stays_flat(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_page_serves_many_at_once() -> None:
     pytest.importorskip("gradio")
-    assert soak("--only", "page", "--requests", "60")["page"]["requests"] == 60
+    assert soak("--only", "page", "--requests", "600")["page"]["requests"] == 600
 
 
 @pytest.mark.slow
