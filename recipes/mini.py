@@ -15,8 +15,9 @@ from the networks the one before left, the first from nothing or from the weight
 fewer channels and fewer blocks: what is new begins as if it were not there. Without --lpips the perceptual term is left
 out, without --taef2 its stage is.
 
-RUN must not hold networks yet. RUN/results.json holds, after every stage, its settings, its log and what its networks are worth (results.py);
-RUN/NAME.safetensors are averaged weights. A rehearsal on a CPU, four steps a stage: --tiny. Then calibrate:
+RUN must not hold networks yet. RUN/results.json holds, after every stage, its settings, its log and what its networks
+are worth (results.py); RUN/NAME.safetensors are averaged weights. A rehearsal on a CPU, four steps a stage: --tiny.
+Then calibrate:
 
     inlay calibrate VIDEOS --weights WEIGHTS/mini.safetensors --out WEIGHTS/mini.profile.json
 """
