@@ -212,7 +212,7 @@ class Run:
         with log.open("wb") as out:
             child = subprocess.Popen(
                 words, cwd=ROOT, env=self.environment | {MARK: mark}, stdin=subprocess.DEVNULL, stdout=out,
-                stderr=subprocess.STDOUT, process_group=0,
+                stderr=subprocess.STDOUT, process_group=0, preexec_fn=heed_interrupts,
             )  # fmt: skip
             try:
                 while (left := until - time.monotonic()) > 0:
@@ -229,6 +229,11 @@ def filled(text: str, places: dict[str, Any]) -> tuple[list[str], list[str]]:
     lacking = [name for name in re.findall(r"{(\w+)}", text) if places[name] is None]
     lists = {name: place if isinstance(place, list) else [place] for name, place in places.items()}
     return shlex.split(text.format_map({name: shlex.join(map(str, words)) for name, words in lists.items()})), lacking
+
+
+def heed_interrupts() -> None:
+    """A shell that starts us in the background has them ignored, and a job would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def end(child: subprocess.Popen[bytes], mark: str) -> None:
