@@ -4,13 +4,14 @@
     python benchmarks/cosmos_profile.py --out cosmos_profile.json --seconds 95
 
     eager      both halves from a graph, as the library runs them, and how far they are from plain layers
-    tiles      the same, one clip, with tiles of other sizes
+    tiles      the same, one clip, with tiles of other sizes, and with blocks fetched by descriptors
     shapes     the heaviest convolutions alone: cuDNN as torch picks it, the best of all that cuDNN has, and, of those
-               over time, the kernel with every tile, and two frames a program (taps_pairs_triton.py); TFLOP/s of
-               each. The norm of a frame beside a copy of it.
+               over time, the kernel with every tile, two frames a program (taps_pairs_triton.py) and blocks fetched
+               by descriptors (taps_tma_triton.py); TFLOP/s of each. The norm of a frame beside a copy of it.
     compiled   both halves, each in a process of its own that compiles while the others do; timed one after the other
 
-Random weights, bfloat16, clips of 33x256x256. Times are the best of several: other processes compile meanwhile, and
+`--ahead N` compiles the kernels of these parts in N processes first, each its share of them. Random weights, bfloat16,
+clips of 33x256x256. Times are the best of several: other processes compile meanwhile, and
 can only delay. Whatever is measured is on disk at once.
 """
 
@@ -56,6 +57,7 @@ SHAPES = {  # frames, side, channels in and out, taps over time, height, width
     "over time, 512 of 32x32": (9, 32, 512, 512, (3, 1, 1)),
 }
 ROWS = 40  # of a table of kernels
+Ways = dict[str, Callable[..., Tensor]]
 
 
 def main() -> None:
@@ -77,9 +79,12 @@ def main() -> None:
         a.out.write_text(json.dumps(record, indent=1) + "\n")
         print(f"{time.monotonic() - began:6.1f} s {name}", flush=True)
 
+    if a.ahead:
+        compile_ahead(a)
+        print(f"{time.monotonic() - began:6.1f} s kernels compiled", flush=True)
     children = {job: start(a, job) for job in a.jobs}
     try:
-        for name, measure in (("eager", eager), ("tiles", tiles), ("shapes", shapes)):
+        for name, measure in MEASURES.items():
             if name in a.parts:
                 for key, found in measure(a):
                     keep(f"{name}: {key}", found)
@@ -88,6 +93,24 @@ def main() -> None:
     finally:
         for child in children.values():
             child.kill()
+
+
+def compile_ahead(a: argparse.Namespace) -> None:
+    """Triton keeps what it has compiled on disk: processes side by side fill that, each with its share."""
+    parts = [part for part in a.parts if part != "eager"]  # with the usual tile, which is among the tiles
+    command = [sys.executable, __file__, "--device", a.device, "--repeats", "1", "--jobs", "--parts", *parts]
+    command += ["--small"] if a.small else []
+    shares = (["--share", str(i), str(a.ahead), "--out", f"{a.out}.share-{i}"] for i in range(a.ahead))
+    children = [subprocess.Popen([*command, *share], stdout=subprocess.DEVNULL) for share in shares]
+    for i, child in enumerate(children):
+        child.wait()
+        Path(f"{a.out}.share-{i}").unlink(missing_ok=True)
+
+
+def share_of(a: argparse.Namespace, ways: Ways) -> Ways:
+    """All of them, or those that this process is to compile."""
+    mine, all_of_us = a.share
+    return {name: way for i, (name, way) in enumerate(ways.items()) if i % all_of_us == mine}
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -180,20 +203,50 @@ def eager(a: argparse.Namespace) -> Any:
 
 @torch.inference_mode()
 def tiles(a: argparse.Namespace) -> Any:
-    """Both halves from a graph, one clip, with tiles of other sizes."""
-    network = made(a)
+    """Both halves from a graph, one clip, with tiles of other sizes and with blocks."""
+    if why_not("taps"):
+        return
+    from inlay.kernels import taps_triton
+
+    network, before = made(a), taps_triton.convolve
     for job in ("encode:1", "decode:1"):
         call, x = half_of(network, job, a)
         found = {}
-        for tile in TILES if not why_not("taps") else ():
-            with tiled_by(tile):
-                found[f"ms, tile {tile}"] = best_ms(from_graph(call, x), a)
+        for name, way in share_of(a, ways_over_time()).items():
+            taps_triton.convolve = way
+            try:
+                found[f"ms, {name}"] = best_ms(from_graph(call, x), a)
+            finally:
+                taps_triton.convolve = before
         yield job, found
 
 
 def off(got: Tensor, wanted: Tensor) -> float:
     """How far apart, as a share of what is wanted."""
     return float((got - wanted).float().norm() / wanted.float().norm())
+
+
+def ways_over_time() -> Ways:
+    """Names of what can stand where the library's `convolve` stands; convolutions over space stay its own."""
+    if why_not("taps"):
+        return {}
+    from taps_tma_triton import WAYS, convolve_blocks
+
+    from inlay.kernels import taps_triton
+
+    plain = taps_triton.convolve
+
+    def tiled(y: Tensor, taps: Any, T: int, *, tile: tuple[int, ...], **more: Any) -> Tensor:
+        with tiled_by(tile):
+            return plain(y, taps, T, **more)
+
+    def by_blocks(y: Tensor, taps: Any, T: int, *, way: Any, **more: Any) -> Tensor:
+        over_time = (taps.kernel[1], taps.stride[1], taps.up[1]) == (1, 1, 1)
+        return convolve_blocks(y, taps, T, way, **more) if over_time else plain(y, taps, T, **more)
+
+    ways: Ways = {f"tile {tile}": partial(tiled, tile=tile) for tile in TILES}
+    blocks = {f"blocks {tuple(w.tile)}{', lasting' if w.lasting else ''}": partial(by_blocks, way=w) for w in WAYS}
+    return ways | blocks
 
 
 @contextmanager
@@ -269,6 +322,8 @@ def part_of(a: argparse.Namespace, job: str) -> Path:
 def shapes(a: argparse.Namespace) -> Any:
     """TFLOP/s of the heaviest convolutions, and the norm of a frame."""
     for name, (frames, side, channels, out, size) in SHAPES.items():
+        if a.share[1] > 1 and size[0] == 1:
+            continue  # nothing to compile
         if a.small:
             frames, side, channels, out = 3, 8, 32, 32
         yield name, convolutions(frames, side, channels, out, size, a)
@@ -304,19 +359,17 @@ def convolutions(
         return found
     from taps_pairs_triton import PAIRS, convolve_pairs
 
-    from inlay.kernels.taps_triton import Taps, convolve
+    from inlay.kernels.taps_triton import Taps
 
     taps, y = Taps.of(weight, bias), x_FHWC.permute(0, 3, 1, 2)
     add = torch.zeros_like(y)
-    ways: dict[str, Callable[[], Tensor]] = {}
-    for tile in TILES:
-        ways[f"tile {tile}"] = partial(convolve, y, taps, frames, add=add, norm=True)
+    ways = ways_over_time()
     for pair in PAIRS:
-        ways[f"pairs {tuple(pair)}"] = partial(convolve_pairs, y, taps, frames, pair, add=add, norm=True)
-    for (name, way), tile in zip(ways.items(), (*TILES, *(TILES[0] for _ in PAIRS)), strict=True):
-        with tiled_by(tile):
-            apart = off(way().permute(0, 2, 3, 1), wanted)
-            found[name] = round(1000 * tflop / queued_ms(way, a), 1)
+        ways[f"pairs {tuple(pair)}"] = partial(convolve_pairs, tile=pair)
+    for name, way in share_of(a, ways).items():
+        call = partial(way, y, taps, frames, add=add, norm=True)
+        apart = off(call().permute(0, 2, 3, 1), wanted)
+        found[name] = round(1000 * tflop / queued_ms(call, a), 1)
         found[f"{name}, difference"] = round(apart, 6)
     return found
 
@@ -347,16 +400,19 @@ def queued_ms(call: Callable[[], object], a: argparse.Namespace) -> float:
     return 1000 * best
 
 
+MEASURES = {"eager": eager, "tiles": tiles, "shapes": shapes}
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=95)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument(
-        "--parts", nargs="*", choices=["eager", "tiles", "shapes"], default=["eager", "tiles", "shapes"]
-    )
+    parser.add_argument("--parts", nargs="*", choices=list(MEASURES), default=list(MEASURES))
     parser.add_argument("--jobs", nargs="*", default=list(COMPILED))
+    parser.add_argument("--ahead", type=int, default=0, metavar="N", help="processes that compile before all else")
+    parser.add_argument("--share", type=int, nargs=2, default=(0, 1), help=argparse.SUPPRESS)
     parser.add_argument("--small", action="store_true", help="a rehearsal")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     a = parser.parse_args()

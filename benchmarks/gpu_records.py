@@ -95,8 +95,9 @@ JOBS = {  # in the order in which they run
         )
     },
     "cosmos-profile": Job(
-        words="benchmarks/cosmos_profile.py --out {file} --device {device} --seconds {seconds} --jobs",
-        limit=100, file="cosmos_profile.json", tiny="--small --repeats 1",
+        words="benchmarks/cosmos_profile.py --out {file} --device {device} --seconds {seconds} --jobs"
+        " --parts eager shapes --ahead 12",
+        limit=120, file="cosmos_profile.json", tiny="--small --repeats 1",
     ),
     "vlm-mask": Job(
         words="benchmarks/vlm_mask.py {wheels} --out {file} --device {device} --channels 2048 --frames 16 32 64"
