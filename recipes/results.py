@@ -12,6 +12,7 @@ from clips import TestSet
 from stages import Nets, to_x
 from torch import Tensor, nn
 
+from inlay.backbones.mini import TIME
 from inlay.masking import FIRST_LOOK, MaskConfig, fill_error, keep_mask, keep_rate_of, nearest_tau
 from inlay.measure.lpips import Lpips
 
@@ -28,8 +29,10 @@ def measure(nets: Nets, kind: str, tests: dict[str, TestSet], lpips: Lpips | Non
     with torch.compiler.set_stance("force_eager"):
         for name, (names, clips) in tests.items():
             z = latents(backbone, clips)
-            plain = psnr_of(backbone, z, clips)
+            frames_NT = psnr_by_frame(backbone, z, clips)
+            plain = frames_NT.mean(1).tolist()
             row = found[name] = {"psnr": mean(plain), "fast": mean(fastest(plain, clips))}
+            row["places"] = by_place(frames_NT)
             found["clips"][name] = dict(zip(names, [round(p, 3) for p in plain], strict=True))
             learnt = kind in ("backbone", "together")  # the others leave the backbone as it was
             if lpips is not None and learnt:
@@ -103,13 +106,27 @@ def latents(backbone: nn.Module, clips: Tensor) -> Tensor:
 
 def psnr_of(backbone: nn.Module, z: Tensor, clips: Tensor) -> list[float]:
     """Of each clip, the mean over its frames."""
-    return [p for u8, x_hat in decoded(backbone, z, clips, 4) for p in psnr(u8, x_hat)]
+    return psnr_by_frame(backbone, z, clips).mean(1).tolist()
 
 
-def psnr(u8_BTCHW: Tensor, x_hat_BCTHW: Tensor) -> list[float]:
+def psnr_by_frame(backbone: nn.Module, z: Tensor, clips: Tensor) -> Tensor:
+    """[clips, frames]."""
+    return torch.cat([psnr(u8, x_hat) for u8, x_hat in decoded(backbone, z, clips, 4)])
+
+
+def by_place(psnr_NT: Tensor) -> list[float]:
+    """Means of the first frame and of each place in a slot: a mean over frames does not show if one is favoured."""
+    return [
+        round(v, 3)
+        for v in (psnr_NT[:, 0].mean().item(), *psnr_NT[:, 1:].unflatten(1, (-1, TIME)).mean((0, 1)).tolist())
+    ]
+
+
+def psnr(u8_BTCHW: Tensor, x_hat_BCTHW: Tensor) -> Tensor:
+    """[B, T]."""
     y = ((x_hat_BCTHW.float().clamp(-1, 1) + 1) * 127.5).round().transpose(1, 2)
     mse = (y - u8_BTCHW.float()).square().flatten(2).mean(2).double()
-    return (10 * (255**2 / mse.clamp_min(1e-9)).log10()).clamp(max=100).mean(1).tolist()
+    return (10 * (255**2 / mse.clamp_min(1e-9)).log10()).clamp(max=100)
 
 
 def lpips_of(backbone: nn.Module, z: Tensor, clips: Tensor, lpips: Lpips) -> float:

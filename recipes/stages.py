@@ -4,10 +4,11 @@
     x ── encode ── z ── a quantiser's noise ──┬── a share of the clips: mask, fill ──┬── decode ── x^
                                               └── the rest as they are ──────────────┘
 
-The loss is log MSE of each frame, LPIPS, and the bits of the latents at the weight they have: where rounding adds a
-share s of the error, a bit a number is worth 2 ln 2 s / (1 + s). Steps are drawn for each clip, most fine, some coarse,
-so that one encoder serves all of them; fine ones are noise, coarse ones round. A LIT meets some masks that looked
-twice and key slots that were thinned out, and alone it meets some clips as the middle of a stream.
+The loss is log MSE of each frame, or of the frames of a slot together, LPIPS, and the bits of the latents at the weight
+they have: where rounding adds a share s of the error, a bit a number is worth 2 ln 2 s / (1 + s). Steps are drawn for
+each clip, most fine, some coarse, so that one encoder serves all of them; fine ones are noise, coarse ones round. A LIT
+meets some masks that looked twice and key slots that were thinned out, and alone it meets some clips as the middle of a
+stream.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from clips import Clips, Mixture, Sampler
 from torch import Tensor, nn
 
+from inlay.backbones.mini import TIME
 from inlay.fill import hold
 from inlay.masking import SECOND_LOOK, MaskConfig, look_again
 from inlay.masking.thin import completed, thinned
@@ -66,6 +68,7 @@ DEFAULTS: Stage = {
     "thin": 0.0,  # share of these whose key slot is thinned out
     "tau": [0.4, 3.0],  # in mean changes between neighbouring slots
     "latent": 0.1,  # weight of the latents' own error, of a LIT alone
+    "even": False,  # whether frames of a slot share one error; each by itself, its logarithm favours one of the four
     "lpips": 0.0,
     "lpips_frames": 2,
     "data": {"composed": 3, "motion_power": 0.5},  # fields of clips.Mixture
@@ -209,6 +212,7 @@ class Step:
             if s["lpips"] and self.lpips is not None:
                 terms["lpips"] = perceptual(self.lpips, x, x_hat, s["lpips_frames"])
         mse_BT = (x_hat.float() - x).square().mean(dim=(1, 3, 4))
+        mse_BT = shared_by_slot(mse_BT) if s["even"] else mse_BT
         terms["pixel"] = log_mse(x, x_hat) if alone else (mse_BT + 1e-5).log().mean()
         if not alone:
             bits_B = bits(z.float(), step_B.clamp_min(FINEST))
@@ -277,6 +281,12 @@ class Step:
         led = torch.cat([past, z[:, :, cut:]], 2), torch.cat([torch.ones_like(keep[:, :1]), keep[:, cut:]], 1)
         rest = lit(*led, tau_B[n:])[:, :, 1:]
         return torch.cat([whole, torch.cat([z[:, :, :cut].to(rest.dtype), rest], 2)])
+
+
+def shared_by_slot(mse_BT: Tensor) -> Tensor:
+    """Each frame's error as the mean of its slot; the first slot is one frame."""
+    slots = mse_BT[:, 1:].unflatten(1, (-1, TIME)).mean(2)
+    return torch.cat([mse_BT[:, :1], slots.repeat_interleave(TIME, dim=1)], dim=1)
 
 
 def to_x(u8_BTCHW: Tensor) -> Tensor:

@@ -68,6 +68,7 @@ def test_one_command_makes_all_weights(tmp_path: Path) -> None:
     rows = json.loads((out / "run" / "results.json").read_text())
     assert [row["name"] for row in rows] == ["backbone", "together", "lit", "paper"]
     assert all(row["steps"] == 4 and row["held"]["psnr"] > 5 for row in rows)
+    assert all(len(row["held"]["places"]) == 5 for row in rows)
     assert "lit_0.35" in rows[-2]["held"] and "paper_0.35" in rows[-1]["held"]
     assert "mini.lit-paper.safetensors" in said
 
@@ -112,6 +113,17 @@ def test_more_blocks_and_channels_begin_as_if_they_were_not_there(mini: Any, tmp
     z, keep = torch.randn(1, 3, 3, 8, 8), torch.rand(1, 3, 8, 8) < 0.5
     with torch.no_grad():
         assert torch.allclose(large(z, keep, 0.5)[:, :2], small(z[:, :2], keep, 0.5), atol=1e-4)
+
+
+def test_frames_of_a_slot_may_share_their_error() -> None:
+    """A sharp frame among soft ones is worth more than four alike by the logarithm of each, less by that of all."""
+    with scripts(ROOT / "recipes", "stages", "results") as found:
+        shared, by_place = found["stages"].shared_by_slot, found["results"].by_place
+    alike, apart = torch.tensor([[1.0, 4, 4, 4, 4]]), torch.tensor([[1.0, 6, 6, 1, 6]])
+    assert apart.log().mean() < alike.log().mean()
+    assert shared(apart).tolist() == [[1.0, 4.75, 4.75, 4.75, 4.75]]
+    assert shared(alike).log().mean() < shared(apart).log().mean()
+    assert by_place(torch.tensor([[9.0, 1, 2, 3, 4, 3, 4, 5, 6]])) == [9.0, 2.0, 3.0, 4.0, 5.0]
 
 
 @needs_dav1d
