@@ -119,6 +119,15 @@ def ratio() -> Path:
     return latest("cpu_ratio_*.json")
 
 
+def places() -> Path:
+    return latest("frame_places_*.json")
+
+
+def spread(name: str) -> str:
+    """The best place in a slot above the worst, every cell kept."""
+    return f"{read(places())['rows'][f'{name}, all']['pulse']:.1f} dB"
+
+
 def caches() -> Path:
     return latest("caches_cpu_*.json")
 
@@ -329,6 +338,7 @@ LINKS: dict[str, Callable[[], Path]] = {  # the records themselves, as links fro
     "looks-second": lambda: looks("second_look"),
     "fills": fills,
     "caches": caches,
+    "places": places,
     "cpu-ratio": ratio,
     "tokenize": tokenised,
     "pipeline": pipeline,
@@ -350,6 +360,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "bits.bench.x264": lambda: times_the_bits("x264", "bench"),
     "bits.bench.x265": lambda: times_the_bits("x265", "bench"),
     "bits.bench.svt-av1": lambda: times_the_bits("SVT-AV1", "bench"),
+    "places.davis": lambda: spread("davis"),
+    "places.bench": lambda: spread("bench"),
     "caches.smaller": cache_ratio,
     "caches.losses": cache_losses,
     "caches.speed": cache_speed,
