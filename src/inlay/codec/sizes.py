@@ -38,9 +38,8 @@ def sizes_for(parts: Parts, config: EncodeConfig, budget: Budget) -> list[str]:
     dial = parts.dial(config)
     if config.scale != AUTO or dial is None or budget.tau is not None or budget.kind not in ("bits", "psnr"):
         return [config.coded_scale]
-    by_psnr = budget.psnr is not None
-    place = dial.place_of_psnr(budget.psnr or 0.0) if by_psnr else dial.place_of_bits(budget.bits or 1.0)
-    return list(SCALES) if dial.at(place)[1] >= COARSE_STEP else [config.coded_scale]
+    coarse = dial.at(dial.place_of(budget))[1] >= COARSE_STEP
+    return list(SCALES) if coarse else [config.coded_scale]
 
 
 def may_climb(parts: Parts, config: EncodeConfig, budget: Budget) -> bool:
@@ -193,7 +192,7 @@ class SizedVideo:
         """Of a PSNR: at each size, and then at the larger tau that makes the sample better for the same bits."""
         solved, looked = [_with_bits(self.full.solve(budget, quality))], 0
         for size, video in list(videos.items())[1:]:
-            if self._bound(size) > (budget.psnr or 0.0):
+            if self._bound(size) > budget.asked:
                 with suppress(ConfigError):  # it does not reach the target
                     solved.append(_with_bits(video.solve(budget, quality)))
         if climbs:

@@ -197,8 +197,7 @@ class WholeVideo:
             tau, step = dial.at(place)
             return self.parts.recipe(replace(config, step=step), tau)
 
-        start = dial.place_of_psnr(budget.psnr) if budget.psnr is not None else dial.place_of_bits(budget.bits or 1.0)
-        return Turn(recipe=recipe, start=start)
+        return Turn(recipe=recipe, start=dial.place_of(budget))
 
     def _by_step(self, tau: float) -> Callable[[float], Recipe]:
         if self.config.step is not None:
@@ -262,7 +261,7 @@ class WholeVideo:
         return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found, extra=extra)
 
     def _solve_bits(self, budget: Budget, turn: Turn) -> SolvedVideo:
-        bits = budget.bits or 0.0
+        bits = budget.asked
         least = self.bits(turn.recipe(OUT_OF_REACH)) / self.pixels
 
         def cost(place: float) -> float:
@@ -284,7 +283,7 @@ class WholeVideo:
     def _solve_psnr(self, budget: Budget, turn: Turn, quality: Quality | None) -> SolvedVideo:
         if quality is None:
             raise ConfigError("a PSNR needs the original video to compare with", about="psnr")
-        target = budget.psnr or 0.0
+        target = budget.asked
         found = largest_tau(lambda place: quality(self.tokens(turn.recipe(place))), target, start=turn.start)
         if found is None:
             best = math.floor(quality(self.tokens(turn.recipe(0.0))) * 100) / 100
