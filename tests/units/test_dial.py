@@ -241,6 +241,8 @@ class TestBudgets:
             self.solved(tokenizer, clip, Budget(psnr=99, tau=0.1))
         with pytest.raises(ConfigError, match=r"beyond step 8\.0: at its finest"):
             self.solved(tokenizer, clip, Budget(psnr=99), step=8.0)
+        with pytest.raises(ConfigError, match=r"beyond scale 1/2: at its finest .* dB; ask for less"):
+            self.solved(tokenizer, clip, Budget(psnr=99), scale="1/2")
         with pytest.raises(ConfigError, match=r"that tau 0\.05 takes with the coarsest steps; .* a larger tau"):
             self.solved(tokenizer, clip, Budget(bits=0.001, tau=0.05))
 

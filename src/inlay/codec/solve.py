@@ -287,11 +287,13 @@ class WholeVideo:
         found = largest_tau(lambda place: quality(self.tokens(turn.recipe(place))), target, start=turn.start)
         if found is None:
             best = math.floor(quality(self.tokens(turn.recipe(0.0))) * 100) / 100
-            given = {"tau": budget.tau, "step": self.config.step}
+            smaller = None if self.config.coded_scale == "1" else self.config.scale
+            given = {"tau": budget.tau, "step": self.config.step, "scale": smaller}
             held = " and ".join(f"{name} {value}" for name, value in given.items() if value is not None)
             beyond = f"beyond {held}" if held else "beyond this backbone"
             raise ConfigError(
-                f"{target:g} dB is {beyond}: at its finest the video comes back at {best:.2f} dB", about="psnr"
+                f"{target:g} dB is {beyond}: at its finest the video comes back at {best:.2f} dB; ask for less",
+                about="psnr",
             )
         return SolvedVideo(video=self, recipe=turn.recipe(found.tau), solution=found)
 
