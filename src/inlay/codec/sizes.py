@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -157,8 +158,8 @@ class SizedVideo:
             raise min(refusals, key=lambda refusal: refusal.least)
         judged = [(found, self._psnr(found)) for found in solved]
         if climbs:
-            judged += self._climb(max(judged, key=_number), budget)
-        return self._chosen(max(judged, key=_number)[0], [found for found, _ in judged], looked=len(judged))
+            judged += self._climb(max(judged, key=itemgetter(1)), budget)
+        return self._chosen(max(judged, key=itemgetter(1))[0], [found for found, _ in judged], looked=len(judged))
 
     def _climb(self, best: Measured, budget: Budget) -> Iterator[Measured]:
         """The same bits with fewer cells and finer steps, as long as the sample gets better: the dial is one for all
@@ -196,15 +197,15 @@ class SizedVideo:
                 with suppress(ConfigError):  # it does not reach the target
                     solved.append(_with_bits(video.solve(budget, quality)))
         if climbs:
-            best, bits = min(solved, key=_number)
+            best, bits = min(solved, key=itemgetter(1))
             judged = [(best, self._psnr(best))]
             judged += self._climb(judged[0], Budget(bits=bits / best.video.pixels))
-            looked, better = len(judged), max(judged, key=_number)[0]
+            looked, better = len(judged), max(judged, key=itemgetter(1))[0]
             if better is not best:
                 with suppress(ConfigError):  # the sample is better, and the whole does not reach the target
                     video = self.videos[better.recipe.scale]
                     solved.append(_with_bits(video.solve(replace(budget, tau=better.recipe.tau), quality)))
-        return self._chosen(min(solved, key=_number)[0], [found for found, _ in solved], looked)
+        return self._chosen(min(solved, key=itemgetter(1))[0], [found for found, _ in solved], looked)
 
     def _chosen(self, best: SolvedVideo, solved: Sequence[SolvedVideo] = (), looked: int = 0) -> SolvedVideo:
         """With all that was tried, and those who look on told of its latents, if they were not as they came."""
@@ -268,10 +269,6 @@ class SizedEncoders:
             for chunks in encoder.rounds(ended=ended):
                 for number, chunk in chunks:
                     self.videos[number].add(size, chunk)
-
-
-def _number(measured: Measured) -> float:
-    return measured[1]
 
 
 def _with_bits(found: SolvedVideo) -> Measured:

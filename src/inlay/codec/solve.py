@@ -263,12 +263,10 @@ class WholeVideo:
     def _solve_bits(self, budget: Budget, turn: Turn) -> SolvedVideo:
         bits = budget.asked
         least = self.bits(turn.recipe(OUT_OF_REACH)) / self.pixels
-
-        def cost(place: float) -> float:
-            return self.bits(turn.recipe(place))
-
-        limit = bits * self.pixels
-        found = smallest_tau(cost, limit, start=turn.start, slack=BITS_SLACK) if least <= bits else None
+        found = None
+        if least <= bits:
+            limit = bits * self.pixels
+            found = smallest_tau(lambda place: self.bits(turn.recipe(place)), limit, start=turn.start, slack=BITS_SLACK)
         if found is None:
             what, instead = "the first slots of key chunks take", "have fewer key chunks"
             if budget.tau is not None:
