@@ -225,7 +225,7 @@ class Tokenizer(Parts):
             cuts: begin a key chunk at every scene cut.
             noise: do not spend tokens on sensor noise.
             axes: the order of the axes where `source` is a tensor or array.
-            fps: its frame rate.
+            fps: its frame rate; a file and a `Video` have their own.
         """
         _refuse(unknown)
         budget = Budget(tau=tau, keep=keep, tokens=tokens, bits=bits, psnr=psnr, exact=exact)
