@@ -119,7 +119,8 @@ def check_number(
     number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not number or not ok(value):  # type: ignore[arg-type]  # NaN compares false, and so is refused
         shown = f"{value:g}" if isinstance(value, float) and not whole else repr(value)
-        raise ConfigError(f"{name} is {wanted}; got {shown}", about=name)
+        why = ", and a whole number is wanted" if whole and isinstance(value, float) else ""
+        raise ConfigError(f"{name} is {wanted}; got {shown}{why}", about=name)
 
 
 def check_kind(value: object, kind: type | tuple[type, ...], wanted: str) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from inlay.backbones import WEIGHTS, Backbone, check_latents, default_tau, is_saved_model, load_backbone, resolve
 from inlay.codec.config import CLIP_FRAMES, EncodeConfig
-from inlay.codec.decoder import Decoder, LatentDecoder, cropped
+from inlay.codec.decoder import Decoder, LatentDecoder
 from inlay.codec.parts import Parts
 from inlay.codec.whole import VideoEncoder, encode_videos
 from inlay.container.tokens import Tokens
@@ -31,7 +31,7 @@ from inlay.errors import ConfigError, UsageError, check_kind
 from inlay.files import beside
 from inlay.fill import Filler
 from inlay.masking import Budget, Profile
-from inlay.types import VideoInfo, check_shape, frame_rate
+from inlay.types import check_shape, frame_rate
 from inlay.video.frames import Video, from_array, join_videos
 
 Path_: TypeAlias = str | PathLike[str]
@@ -87,6 +87,7 @@ class Tokenizer(Parts):
             trust: let pickles and TorchScript among `weights` be loaded; those of official repositories always are.
         """
         check_kind(name_or_path, (str, PathLike), "from_pretrained takes a name of `inlay backbones`, or a folder")
+        check_kind(profile, (Profile, str, PathLike, type(None)), "from_pretrained takes a Profile, or the path of one")
         device = pick_device(device)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ConfigError(f"dtype is a floating point type such as torch.bfloat16; got {dtype!r}", about="dtype")
@@ -224,7 +225,7 @@ class Tokenizer(Parts):
             cuts: begin a key chunk at every scene cut.
             noise: do not spend tokens on sensor noise.
             axes: the order of the axes where `source` is a tensor or array.
-            fps: its frame rate.
+            fps: its frame rate; a file and a `Video` have their own.
         """
         _refuse(unknown)
         budget = Budget(tau=tau, keep=keep, tokens=tokens, bits=bits, psnr=psnr, exact=exact)
@@ -306,7 +307,7 @@ class Tokenizer(Parts):
         rate = frame_rate(24 if fps is None else fps)
         x_CTHW = self.decode_latents(tokens.to(self.device, self.dtype))[0]
         height, width = _cropping(size, *x_CTHW.shape[2:])
-        return cropped(x_CTHW, VideoInfo(width=width, height=height, fps=rate, frames=x_CTHW.shape[1]))
+        return Video.from_pixels(x_CTHW[..., :height, :width], fps=rate)
 
     def decode_chunks(self, chunks: Iterable[Tokens], *, fill: str | None = None) -> Iterator[Video]:
         """One `Video` for each chunk, with memory for one at a time."""

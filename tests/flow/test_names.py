@@ -171,7 +171,7 @@ def test_a_name_of_no_encoding_is_shown_escaped(tokens: Path, clip: Path, tmp_pa
         ("info TOKENS", "2>&-", 0, b""),
         ("info TOKENS", "<&- >&- 2>&-", 0, b""),
         ("info no.inlay", "2>&-", 4, b""),
-        ("encode - x.inlay", "<&-", 3, b"inlay: standard input: is empty (0 bytes)\n"),
+        ("encode - x.inlay", "<&-", 3, b"inlay: standard input: is empty (0 bytes); give a video\n"),
         ("--help", ">&-", 0, b""),
     ],
 )

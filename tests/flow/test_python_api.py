@@ -57,7 +57,7 @@ def test_floating_point_frames_of_any_kind(dtype: torch.dtype) -> None:
 WRONG = [
     (torch.zeros(5, 8, 8, dtype=torch.uint8), "THWC", "T, H, W, C"),
     (torch.zeros(1, 5, 8, 8, 3, dtype=torch.uint8), "THWC", "frames of one video"),
-    (torch.zeros(5, 8, 8, 4, dtype=torch.uint8), "THWC", "3"),
+    (torch.zeros(5, 8, 8, 4, dtype=torch.uint8), "THWC", "3 colours, and not 4; convert them to RGB first"),
     (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "THWC", "and not 8; axes names another order, such as TCHW"),
     (torch.zeros(5, 8, 8, 3, dtype=torch.uint8), "TCHW", "and not 8; axes names another order, such as THWC"),
     (torch.zeros(3, 5, 8, 8, dtype=torch.uint8), "THWC", "and not 8; axes names another order, such as CTHW"),
@@ -298,11 +298,12 @@ def test_a_video_becomes_what_it_was(tiny_tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"tokens": 20.5}, "tokens is a number of tokens, 1 or more; got 20.5"),
+        ({"tokens": 20.5}, "tokens is a number of tokens, 1 or more; got 20.5, and a whole number is wanted"),
         ({"tokens": 200.0}, r"tokens is a number of tokens, 1 or more; got 200\.0"),
         ({"keep": "0.3"}, "keep is a share of the cells"),
         ({"tau": "0.3"}, "tau is a distance"),
         ({"tau": True}, "tau is a distance"),
+        ({"step": True}, "a step is one of .* got 'True'"),
         ({"scale": 0.5}, "unknown scale 0.5"),
         ({"chunk_frames": "33"}, "chunk_frames is a number of frames"),
         ({"cuts": "no"}, "cuts is true or false; got 'no'"),
@@ -375,6 +376,7 @@ def test_a_stream_says_what_it_takes(tiny_tokenizer: Tokenizer) -> None:
         (lambda: decoder.push_all(list(tokens.chunks())), "of 1 streams push_all takes at most 1 chunks; got 2"),
         (lambda: inlay.codec.LatentDecoder(tiny_tokenizer.filler).push(tokens), "these tokens are 2"),
         (lambda: Tokenizer.from_pretrained(None), "takes a name of `inlay backbones`, or a folder; got NoneType"),
+        (lambda: Tokenizer.from_pretrained("mini", profile=3), "takes a Profile, or the path of one; got int"),
         (lambda: Tokenizer("mini"), r"Tokenizer.from_pretrained\('mini'\) loads one"),
     ):
         with pytest.raises(UsageError, match=says):
@@ -393,7 +395,7 @@ def test_a_rate_is_the_fraction_it_is_near(tiny_tokenizer: Tokenizer) -> None:
     with pytest.raises(ShapeError, match=r"a tensor, which torch.as_tensor makes of an array; got ndarray"):
         Video(frames=frames.numpy())  # type: ignore[arg-type]
     for wrong in ("x", float("nan"), 0, None):
-        with pytest.raises(ShapeError, match="the frame rate must be positive"):
+        with pytest.raises(ShapeError, match=f"the frame rate must be positive; got {wrong!r}"):
             Video(frames=frames, fps=wrong)  # type: ignore[arg-type]
 
 

@@ -46,14 +46,16 @@ class TestDial:
         assert tau == 1e6 and step == pytest.approx(8 * BEYOND)
 
     def test_a_start_is_where_it_was_measured(self) -> None:
-        assert [DIAL.place_of_bits(bits) for bits in (5, 1, 0.5, 0.25, 0.125, 0.01)] == pytest.approx(
+        assert [DIAL.place_of(Budget(bits=bits)) for bits in (5, 1, 0.5, 0.25, 0.125, 0.01)] == pytest.approx(
             [1, 1, 2, 2**1.5, 4, 4]
         )
-        assert [DIAL.place_of_psnr(psnr) for psnr in (40, 30, 28, 26, 20, 3)] == pytest.approx([1, 1, 2**0.5, 2, 4, 4])
+        assert [DIAL.place_of(Budget(psnr=psnr)) for psnr in (40, 30, 28, 26, 20, 3)] == pytest.approx(
+            [1, 1, 2**0.5, 2, 4, 4]
+        )
 
     def test_one_pair_is_a_dial(self) -> None:
         one = Dial(taus=(0.1,), steps=(2.0,), bits=(1.0,), psnr=(30.0,))
-        assert one.at(2) == pytest.approx((0.2, 4.0)) and one.place_of_bits(0.3) == 1
+        assert one.at(2) == pytest.approx((0.2, 4.0)) and one.place_of(Budget(bits=0.3)) == 1
 
 
 class TestBestPairs:
@@ -239,6 +241,8 @@ class TestBudgets:
             self.solved(tokenizer, clip, Budget(psnr=99, tau=0.1))
         with pytest.raises(ConfigError, match=r"beyond step 8\.0: at its finest"):
             self.solved(tokenizer, clip, Budget(psnr=99), step=8.0)
+        with pytest.raises(ConfigError, match=r"beyond scale 1/2: at its finest .* dB; ask for less"):
+            self.solved(tokenizer, clip, Budget(psnr=99), scale="1/2")
         with pytest.raises(ConfigError, match=r"that tau 0\.05 takes with the coarsest steps; .* a larger tau"):
             self.solved(tokenizer, clip, Budget(bits=0.001, tau=0.05))
 

@@ -134,7 +134,7 @@ def test_quality_is_a_dial(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"crf is a quality from 0 \(best\) to 51; got"):
             write_video(video, tmp_path / "x.mp4", crf=crf)  # type: ignore[arg-type]
     for fps in ("x", 0, -1, float("nan")):
-        with pytest.raises(ConfigError, match="the frame rate must be positive"):
+        with pytest.raises(ConfigError, match=f"the frame rate must be positive; got {fps!r}"):
             write_video(video, tmp_path / "x.mp4", fps=fps)  # type: ignore[arg-type]
     for wrong in (video.frames, [video.frames], 3, None, [video, video.frames]):
         with pytest.raises(UsageError, match=r"what is written is a Video, or its chunks one by one; got \w+$"):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from inlay.cli.options import Model
 from inlay.cli.screen import Screen
 from inlay.codec import Cutting, decode_part
 from inlay.container import TokenReader
@@ -65,12 +64,6 @@ def backbone_of(recipe: Recipe, given: str | None) -> str:
             about="backbone",
         )
     return given or recipe.backbone
-
-
-def tokenizer_of(recipe: Recipe, model: Model, screen: Screen) -> tuple[Tokenizer, str]:
-    """The tokenizer a file was made with, and the fill."""
-    tokenizer = model.load()
-    return tokenizer, fill_of(recipe, tokenizer, model.fill, screen)
 
 
 def fill_of(recipe: Recipe, tokenizer: Tokenizer, given: str | None, screen: Screen) -> str:

@@ -17,10 +17,14 @@ def input_video(path: str) -> str:
     """A readable file, `-` for standard input, or the address of a live source."""
     from inlay.video.source import is_address
 
+    if path.endswith(TOKEN_SUFFIX) and Path(path).is_file():
+        raise VideoError(f"{path}: is a token file; make a video of it first with: inlay decode")
     return path if path == STREAM or is_address(path) else _input(path, VideoError)
 
 
 def input_tokens(path: str) -> str:
+    if path == STREAM:
+        raise UsageError("token files are not read from standard input; give the name of a file")
     return _input(path, TokenFileError)
 
 

@@ -68,7 +68,7 @@ class Chooser:
         if budget.tau is not None:
             self.recipe = self._recipe(budget.tau)
         elif budget.bits is not None and dial is not None:  # the pair that gave about these bits where it was measured
-            tau, step = dial.at(dial.place_of_bits(budget.bits))
+            tau, step = dial.at(dial.place_of(budget))
             self.recipe = parts.recipe(replace(config, step=step), tau)
         elif budget.kind == "tau" or (parts.profile is not None and config.criterion == "latent-l1"):
             self.recipe = self._recipe(parts.default_tau(config.criterion))

@@ -22,7 +22,6 @@ from inlay.codec.transfer import Transfer
 from inlay.container.tokens import Tokens
 from inlay.errors import UsageError, check_kind, check_number
 from inlay.fill import Filler
-from inlay.types import VideoInfo
 from inlay.video.frames import Video, resized
 
 
@@ -171,9 +170,3 @@ class Rendering:
                 frames = frames_THWC[: chunk.info.frames]
                 found[number] = Video(frames=frames, fps=chunk.info.fps, seconds=chunk.seconds)
         return [found[number] for number in range(len(self.chunks))]
-
-
-def cropped(x_CTHW: Tensor, info: VideoInfo, seconds: Tensor | None = None) -> Video:
-    """Decoded pixels cut to the true size and length."""
-    x_CTHW = x_CTHW[:, : info.frames, : info.height, : info.width]
-    return Video.from_pixels(x_CTHW, fps=info.fps, seconds=seconds)

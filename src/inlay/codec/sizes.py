@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -38,9 +39,8 @@ def sizes_for(parts: Parts, config: EncodeConfig, budget: Budget) -> list[str]:
     dial = parts.dial(config)
     if config.scale != AUTO or dial is None or budget.tau is not None or budget.kind not in ("bits", "psnr"):
         return [config.coded_scale]
-    by_psnr = budget.psnr is not None
-    place = dial.place_of_psnr(budget.psnr or 0.0) if by_psnr else dial.place_of_bits(budget.bits or 1.0)
-    return list(SCALES) if dial.at(place)[1] >= COARSE_STEP else [config.coded_scale]
+    coarse = dial.at(dial.place_of(budget))[1] >= COARSE_STEP
+    return list(SCALES) if coarse else [config.coded_scale]
 
 
 def may_climb(parts: Parts, config: EncodeConfig, budget: Budget) -> bool:
@@ -158,8 +158,8 @@ class SizedVideo:
             raise min(refusals, key=lambda refusal: refusal.least)
         judged = [(found, self._psnr(found)) for found in solved]
         if climbs:
-            judged += self._climb(max(judged, key=_number), budget)
-        return self._chosen(max(judged, key=_number)[0], [found for found, _ in judged], looked=len(judged))
+            judged += self._climb(max(judged, key=itemgetter(1)), budget)
+        return self._chosen(max(judged, key=itemgetter(1))[0], [found for found, _ in judged], looked=len(judged))
 
     def _climb(self, best: Measured, budget: Budget) -> Iterator[Measured]:
         """The same bits with fewer cells and finer steps, as long as the sample gets better: the dial is one for all
@@ -193,19 +193,19 @@ class SizedVideo:
         """Of a PSNR: at each size, and then at the larger tau that makes the sample better for the same bits."""
         solved, looked = [_with_bits(self.full.solve(budget, quality))], 0
         for size, video in list(videos.items())[1:]:
-            if self._bound(size) > (budget.psnr or 0.0):
+            if self._bound(size) > budget.asked:
                 with suppress(ConfigError):  # it does not reach the target
                     solved.append(_with_bits(video.solve(budget, quality)))
         if climbs:
-            best, bits = min(solved, key=_number)
+            best, bits = min(solved, key=itemgetter(1))
             judged = [(best, self._psnr(best))]
             judged += self._climb(judged[0], Budget(bits=bits / best.video.pixels))
-            looked, better = len(judged), max(judged, key=_number)[0]
+            looked, better = len(judged), max(judged, key=itemgetter(1))[0]
             if better is not best:
                 with suppress(ConfigError):  # the sample is better, and the whole does not reach the target
                     video = self.videos[better.recipe.scale]
                     solved.append(_with_bits(video.solve(replace(budget, tau=better.recipe.tau), quality)))
-        return self._chosen(min(solved, key=_number)[0], [found for found, _ in solved], looked)
+        return self._chosen(min(solved, key=itemgetter(1))[0], [found for found, _ in solved], looked)
 
     def _chosen(self, best: SolvedVideo, solved: Sequence[SolvedVideo] = (), looked: int = 0) -> SolvedVideo:
         """With all that was tried, and those who look on told of its latents, if they were not as they came."""
@@ -269,10 +269,6 @@ class SizedEncoders:
             for chunks in encoder.rounds(ended=ended):
                 for number, chunk in chunks:
                     self.videos[number].add(size, chunk)
-
-
-def _number(measured: Measured) -> float:
-    return measured[1]
 
 
 def _with_bits(found: SolvedVideo) -> Measured:

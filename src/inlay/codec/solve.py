@@ -197,8 +197,7 @@ class WholeVideo:
             tau, step = dial.at(place)
             return self.parts.recipe(replace(config, step=step), tau)
 
-        start = dial.place_of_psnr(budget.psnr) if budget.psnr is not None else dial.place_of_bits(budget.bits or 1.0)
-        return Turn(recipe=recipe, start=start)
+        return Turn(recipe=recipe, start=dial.place_of(budget))
 
     def _by_step(self, tau: float) -> Callable[[float], Recipe]:
         if self.config.step is not None:
@@ -262,14 +261,12 @@ class WholeVideo:
         return SolvedVideo(video=self, recipe=self.recipe(found.tau), solution=found, extra=extra)
 
     def _solve_bits(self, budget: Budget, turn: Turn) -> SolvedVideo:
-        bits = budget.bits or 0.0
+        bits = budget.asked
         least = self.bits(turn.recipe(OUT_OF_REACH)) / self.pixels
-
-        def cost(place: float) -> float:
-            return self.bits(turn.recipe(place))
-
-        limit = bits * self.pixels
-        found = smallest_tau(cost, limit, start=turn.start, slack=BITS_SLACK) if least <= bits else None
+        found = None
+        if least <= bits:
+            limit = bits * self.pixels
+            found = smallest_tau(lambda place: self.bits(turn.recipe(place)), limit, start=turn.start, slack=BITS_SLACK)
         if found is None:
             what, instead = "the first slots of key chunks take", "have fewer key chunks"
             if budget.tau is not None:
@@ -284,15 +281,17 @@ class WholeVideo:
     def _solve_psnr(self, budget: Budget, turn: Turn, quality: Quality | None) -> SolvedVideo:
         if quality is None:
             raise ConfigError("a PSNR needs the original video to compare with", about="psnr")
-        target = budget.psnr or 0.0
+        target = budget.asked
         found = largest_tau(lambda place: quality(self.tokens(turn.recipe(place))), target, start=turn.start)
         if found is None:
             best = math.floor(quality(self.tokens(turn.recipe(0.0))) * 100) / 100
-            given = {"tau": budget.tau, "step": self.config.step}
+            smaller = None if self.config.coded_scale == "1" else self.config.scale
+            given = {"tau": budget.tau, "step": self.config.step, "scale": smaller}
             held = " and ".join(f"{name} {value}" for name, value in given.items() if value is not None)
             beyond = f"beyond {held}" if held else "beyond this backbone"
             raise ConfigError(
-                f"{target:g} dB is {beyond}: at its finest the video comes back at {best:.2f} dB", about="psnr"
+                f"{target:g} dB is {beyond}: at its finest the video comes back at {best:.2f} dB; ask for less",
+                about="psnr",
             )
         return SolvedVideo(video=self, recipe=turn.recipe(found.tau), solution=found)
 

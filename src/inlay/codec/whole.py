@@ -95,7 +95,7 @@ class VideoEncoder:
         left = without_first(pieces, sum(tokens.info.frames for tokens in done))
         yield from encoder.encode(left, live=live)
         if encoder.bucket is not None:
-            asked = self.budget.keep if self.budget.keep is not None else self.budget.bits or 0.0
+            asked = self.budget.asked
             self.report = BudgetReport(
                 budget=self.budget.kind,
                 asked=asked,
@@ -134,10 +134,9 @@ def report_of(budget: Budget, solved: SolvedVideo) -> BudgetReport:
         "bits": found.value / video.pixels,
         "psnr": found.value,
     }[kind]
-    asked = {"keep": budget.keep, "tokens": budget.tokens, "bits": budget.bits, "psnr": budget.psnr}[kind]
     decodes = solved.looked + (found.trials if kind == "psnr" else 0)
     return BudgetReport(
-        budget=kind, asked=asked or 0.0, got=got, tau=solved.recipe.tau, step=solved.recipe.step,
+        budget=kind, asked=budget.asked, got=got, tau=solved.recipe.tau, step=solved.recipe.step,
         scale=solved.recipe.scale, trials=found.trials, decodes=decodes,
     )  # fmt: skip
 

@@ -88,12 +88,7 @@ def unpack_quick(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Ten
     if int(base_C.max()) + kinds > lane_count:
         raise TokenFileError(f"a channel asks for lane {int(base_C.max()) + kinds}, and there are {lane_count}")
     class_bytes, *sizes = np.frombuffer(section.take(4 + 4 * lane_count), dtype="<u4").tolist()
-    places = np.frombuffer(section.take(4 * patch_count), dtype="<u4").astype(np.int64)
-    patches = np.frombuffer(section.take(4 * patch_count), dtype="<i4")
-    if patch_count and (
-        int(places.max()) >= tokens * channels or int(np.abs(patches.astype(np.int64)).max()) > LARGEST
-    ):
-        raise TokenFileError("a patch is outside the numbers of the chunk, or too large for one")
+    places, patches = _patches(section, patch_count, tokens * channels)
     classes = np.frombuffer(_inflate(section.take(class_bytes), -(-tokens // block)), dtype="u1")
     if int(classes.max()) >= kinds:
         raise TokenFileError(f"there are {kinds} classes; the chunk asks for number {int(classes.max())}")
@@ -109,15 +104,26 @@ def unpack_quick(data: bytes, mask_THW: NDArray[np.bool_], channels: int) -> Ten
     back[order] = np.arange(tokens)
     numbers_NC = np.ascontiguousarray(rows_CN.T).take(back, axis=0)
     if slots:
-        before_C = np.where(flags_C & FROM_SLOT, -1, 0).astype(np.int8)  # all bits, or none
-        numbers_TPC = numbers_NC.reshape(slots, -1, channels)
-        for t in range(1, slots):
-            numbers_TPC[t] += numbers_TPC[t - 1] & before_C
+        _add_slots(numbers_NC.reshape(slots, -1, channels), flags_C)
     values_NC = torch.from_numpy(numbers_NC) * steps_C
-    if patch_count:
-        which = torch.from_numpy(places)
-        values_NC.view(-1)[which] = torch.from_numpy(patches.astype(np.float32)) * steps_C[which % channels]
+    values_NC.view(-1)[places] = patches * steps_C[places % channels]
     return values_NC
+
+
+def _patches(section: _Section, count: int, numbers: int) -> tuple[Tensor, Tensor]:
+    """Where the numbers stand that no byte holds, and these numbers."""
+    places = np.frombuffer(section.take(4 * count), dtype="<u4").astype(np.int64)
+    patches = np.frombuffer(section.take(4 * count), dtype="<i4").astype(np.int64)
+    if count and (int(places.max()) >= numbers or int(np.abs(patches).max()) > LARGEST):
+        raise TokenFileError("a patch is outside the numbers of the chunk, or too large for one")
+    return torch.from_numpy(places), torch.from_numpy(patches.astype(np.float32))
+
+
+def _add_slots(numbers_TPC: Bytes, flags_C: NDArray[np.uint8]) -> None:
+    """Add up the differences from the slot before, where they stand."""
+    before_C = np.where(flags_C & FROM_SLOT, -1, 0).astype(np.int8)  # all bits, or none
+    for t in range(1, len(numbers_TPC)):
+        numbers_TPC[t] += numbers_TPC[t - 1] & before_C
 
 
 def _rows(lanes: list[bytes], base_C: Ints, counts: Ints, tokens: int) -> Bytes:

@@ -77,6 +77,12 @@ class Budget:
         return next((kind for kind in KINDS if kind != "tau" and getattr(self, kind) is not None), "tau")
 
     @property
+    def asked(self) -> float:
+        """The number that stands for its kind; 0 for the model's own tau."""
+        asked: float = getattr(self, self.kind) or 0.0
+        return asked
+
+    @property
     def causal(self) -> bool:
         """Can be kept without having seen the whole video."""
         return self.kind == "tau" or self.bucket_seconds is not None

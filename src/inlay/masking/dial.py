@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inlay.masking.budget import LARGEST_TAU
+from inlay.masking.budget import LARGEST_TAU, Budget
 
 BEYOND = 4.0  # how far steps go on, finer than the first pair's and coarser than the last one's
 
@@ -37,12 +37,11 @@ class Dial:
         step = math.exp(_between([math.log(step) for step in self.steps], near)) * min(max(scale, 1 / BEYOND), BEYOND)
         return min(tau, LARGEST_TAU), float(f"{step:.6g}")
 
-    def place_of_bits(self, bits: float) -> float:
-        """Where these bits were measured."""
-        return self._place([math.log(b) for b in self.bits], math.log(bits))
-
-    def place_of_psnr(self, psnr: float) -> float:
-        return self._place(self.psnr, psnr)
+    def place_of(self, budget: Budget) -> float:
+        """Where these bits, or this PSNR, were measured."""
+        if budget.kind == "psnr":
+            return self._place(self.psnr, budget.asked)
+        return self._place([math.log(bits) for bits in self.bits], math.log(budget.asked))
 
     def _place(self, falling: Sequence[float], wanted: float) -> float:
         for index in range(len(falling) - 1):

@@ -26,7 +26,7 @@ def step_size(step: str | float) -> float | None:
         size = LADDER[step] if step in LADDER else float(step)
     except (ValueError, TypeError) as error:
         raise _wrong(step) from error
-    if not 0 < size <= LARGEST_STEP:  # NaN compares false, and so is refused
+    if isinstance(step, bool) or not 0 < size <= LARGEST_STEP:  # NaN compares false, and so is refused
         raise _wrong(step)
     return size
 

@@ -45,8 +45,9 @@ class Video:
             f.ndim == 4 and f.shape[-1] == 3 and f.dtype == torch.uint8 and 0 not in f.shape,
             f"a video is uint8 [T, H, W, 3] with at least one frame; got {describe(f)}",
         )
-        object.__setattr__(self, "fps", as_fraction(self.fps))
-        check_shape(self.fps > 0, f"the frame rate must be positive; got {self.fps}")
+        rate = as_fraction(self.fps)
+        check_shape(rate > 0, f"the frame rate must be positive; got {self.fps!r}")
+        object.__setattr__(self, "fps", rate)
         if self.seconds is not None:
             check_shape(
                 tuple(self.seconds.shape) == (len(f),),
@@ -89,7 +90,7 @@ class Video:
         *,
         lossless: bool = False,
         crf: float = 16,
-        fps: Fraction | None = None,
+        fps: float | Fraction | None = None,
         force: bool = False,
     ) -> Path:
         """Write to a video file; the suffix says of which kind.
@@ -173,10 +174,9 @@ def from_array(
     single = "; a list of frames is stacked into one array first" if x.ndim == 3 else ""
     check_shape(x.ndim == 4, f"frames of one video are {', '.join(axes)}; got {describe(x)}{single}")
     colours = x.shape[axes.index("C")]
-    other = next((order for order in ORDERS if x.shape[order.index("C")] == 3), ORDERS[1])
-    check_shape(
-        colours == 3, f"frames {axes} have 3 colours, and not {colours}; axes names another order, such as {other}"
-    )
+    others = [order for order in ORDERS if x.shape[order.index("C")] == 3]
+    cure = f"axes names another order, such as {others[0]}" if others else "convert them to RGB first"
+    check_shape(colours == 3, f"frames {axes} have 3 colours, and not {colours}; {cure}")
     x = x.permute(*(axes.index(axis) for axis in "THWC"))
     if x.is_floating_point():
         check_shape(bool(x.isfinite().all()), "frames hold numbers that are not finite; give pixels in [-1, 1]")

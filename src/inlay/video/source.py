@@ -197,7 +197,7 @@ class Input:
     def _measure(self, file: Any, size: int) -> None:
         """Once and at the start: later the place in the file is the decoder's."""
         if size == 0:
-            raise VideoError(f"{self.name}: is empty (0 bytes)")
+            raise VideoError(f"{self.name}: is empty (0 bytes); give a video")
 
         def peek(offset: int, count: int) -> bytes:
             file.seek(offset)

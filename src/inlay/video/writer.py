@@ -74,7 +74,7 @@ class VideoWriter:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        fps: Fraction,
+        fps: float | Fraction,
         width: int,
         height: int,
         *,
@@ -86,7 +86,7 @@ class VideoWriter:
         self.path = check_target(path, force=force)
         self.fps, self.width, self.height = as_fraction(fps).limit_denominator(100_000), width, height
         if self.fps <= 0:
-            raise ConfigError(f"the frame rate must be positive; got {fps}", about="fps")
+            raise ConfigError(f"the frame rate must be positive; got {fps!r}", about="fps")
         self.count = 0
         self._force = force
         self._coding = coding(width, height, lossless=lossless, crf=crf)
@@ -228,7 +228,7 @@ def write_video(
     *,
     lossless: bool = False,
     crf: float = DEFAULT_CRF,
-    fps: Fraction | None = None,
+    fps: float | Fraction | None = None,
     force: bool = False,
 ) -> Path:
     """Write a video, or its chunks as they come, to a file (`.mp4`, `.m4v`, `.mov`, `.mkv`) or `"-"`.
@@ -242,8 +242,8 @@ def write_video(
     if first is None:
         raise UsageError(f"{path}: there are no chunks to write")
     check_kind(first, Video, WRITTEN)
-    rate = first.fps if fps is None else as_fraction(fps)
+    rate = first.fps if fps is None else fps
     with VideoWriter(path, rate, first.width, first.height, lossless=lossless, crf=crf, force=force) as writer:
         for chunk in chain((first,), chunks):
-            writer.write(chunk if fps is None else Video(frames=chunk.frames, fps=rate))
+            writer.write(chunk if fps is None else Video(frames=chunk.frames, fps=writer.fps))
     return writer.path

@@ -116,7 +116,7 @@ def _encode_one(
     from inlay.video import open_video
 
     start, trace = time.perf_counter(), KeepCurve()
-    piped = not Path(source).is_file()  # standard input, a named pipe, a camera
+    piped = not Path(source).is_file()  # standard input, a camera
     budget = budget_of_pipe(budget) if piped else budget
 
     def again() -> Iterable[Video]:

@@ -106,7 +106,7 @@ def _film(
     taus: list[float], size: str, screen: Screen, *, is_tokens: bool, large: bool, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Decode, and of a video encode, as the film goes on; what is read is read once, and one chunk waits at a time."""
-    from inlay.cli.passes import backbone_of, tokenizer_of
+    from inlay.cli.passes import backbone_of, fill_of
     from inlay.cli.viewing import write_film
     from inlay.codec import Encoder, check_file
     from inlay.container import TokenReader, as_stored
@@ -126,7 +126,8 @@ def _film(
             originals = stack.enter_context(_original(original, size, reader.info)) if original else None
             recipe, frames, chunks = reader.recipe, reader.info.frames, reader
             named = None if model.backbone == options.Model.backbone else model.backbone
-            tokenizer, fill = tokenizer_of(recipe, replace(model, backbone=backbone_of(recipe, named)), screen)
+            tokenizer = replace(model, backbone=backbone_of(recipe, named)).load()
+            fill = fill_of(recipe, tokenizer, model.fill, screen)
             mode = recipe.streaming
         else:
             video = stack.enter_context(open_video(source, size=size))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from inlay.codec import Watch, encode_clip, gather, paper_clips
-from inlay.codec.decoder import cropped
 from inlay.container.tokens import Tokens
 from inlay.errors import ConfigError
 from inlay.masking import MaskConfig
@@ -174,7 +173,9 @@ class Bench:
             device = self.tokenizer.device
             z_BCTHW = self.filled(tokens.dense().to(device), tokens.mask[None].to(device), setting)
         with self.step("decode", "rebuild"):
-            video = cropped(self.tokenizer.decode_latents(z_BCTHW)[0], tokens.info, scene.video.seconds)
+            info, x_CTHW = tokens.info, self.tokenizer.decode_latents(z_BCTHW)[0]
+            x_CTHW = x_CTHW[:, : info.frames, : info.height, : info.width]
+            video = Video.from_pixels(x_CTHW, fps=info.fps, seconds=scene.video.seconds)
         return RuleResult(
             video=video,
             tokens=tokens,
