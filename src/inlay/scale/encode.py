@@ -191,7 +191,7 @@ class UnfinishedFile:
             if isinstance(cause, OSError):
                 check_scratch(cause)
         if isinstance(error, InlayError):
-            return str(error).removeprefix(f"{self.feed.item.address}: ").removeprefix("None: ")  # None: a copy
+            return self.feed.item.reason(error)
         text = (str(error).strip().splitlines() or ["no message"])[0]
         return f"unexpected {type(error).__name__}: {text}"
 
