@@ -189,6 +189,10 @@ class CacheFormat(ABC):
             "only a model of your own can learn from this cache, and inlay cache pack refuses it"
         )
 
+    def mixed(self, files: Sequence[Path]) -> str | None:
+        """What is to be said of files that the trainer would put into one batch, and cannot."""
+        return None
+
     def left_out(self, relative: Path) -> bool:
         """Files that must not be carried along: lists of absolute paths, which the trainer makes again."""
         return False

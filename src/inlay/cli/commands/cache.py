@@ -177,12 +177,15 @@ def make(
     config = MakeConfig(format=format, frames=frames, size=size, text=text)
     model.check()
     tokenizer = model.load()
-    if note := FORMATS[format].stranger(tokenizer.spec.name, tokenizer.spec.channels):
+    note = FORMATS[format].stranger(tokenizer.spec.name, tokenizer.spec.channels)
+    if note:
         screen.note(note)  # before hours of work
     if text is not None and not FORMATS[format].takes_text:
         screen.note(f"{FORMATS[format].about}, keeps text in files that its own tool makes; --text is not used")
     with screen.bar("encoding (files)", time_left=True) as update:
         result = make_cache(source, out, config, tokenizer, watch=_counting(update))
+    if result.note and not note:
+        screen.note(result.note)
     screen.show(result.record(), result.rows())
 
 
