@@ -318,6 +318,8 @@ def test_decibels_where_a_decoder_is_at_hand(format: str, videos: Path, wan: Pat
     place = str(videos.parent / "packed2")
     assert main(["cache", "verify", place, "--backbone", str(wan)]) == 2
     assert "--against" in capsys.readouterr().err
+    assert main(["cache", "verify", place, "--against", str(out), "--backbone", "mini"]) == 2
+    assert "decodes 48 channels, the cache has 16" in capsys.readouterr().err
 
 
 def test_every_format_can_be_written_and_read(tmp_path: Path) -> None:

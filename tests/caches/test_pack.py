@@ -337,6 +337,13 @@ def test_latents_of_another_model(tmp_path: Path, capsys) -> None:
     assert "and the others are of" in found[files[0].relative_to(tmp_path / "cache").as_posix()]
 
 
+def test_a_cache_of_no_known_model_says_what_was_found(tmp_path: Path, capsys) -> None:
+    for path in genuine.simpletuner(tmp_path / "cache", 2):
+        torch.save(genuine.latents(0, 7).bfloat16(), path)
+    assert main(["cache", "pack", str(tmp_path / "cache"), str(tmp_path / "packed")]) == 4
+    assert "has latents of 7 channels, and simpletuner caches have others (wan-2.1 16," in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize(("number", "reason"), [(torch.nan, "NaN"), (torch.inf, "infinite"), (1e30, None)])
 def test_bad_numbers_do_not_spoil_the_others(tmp_path: Path, place: int, number: float, reason, capsys) -> None:

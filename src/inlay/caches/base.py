@@ -170,8 +170,8 @@ class CacheFormat(ABC):
     def write(self, root: Path, number: int, clips: Sequence[NewClip]) -> Path:
         """Write a file as the trainer's own tool does, at most `clips_per_file` clips; what is there is replaced."""
 
-    def model(self, path: Path, channels: int) -> str:
-        """Whose latents these are; by the number of channels where the file does not say."""
+    def model(self, channels: int) -> str:
+        """Whose latents these are, by the number of their channels."""
         found = next((name for name in self.models if MODELS[name].channels == channels), None)
         if found is None:
             known = ", ".join(f"{name} {MODELS[name].channels}" for name in self.models)

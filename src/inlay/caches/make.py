@@ -114,8 +114,10 @@ def make_cache(
             for item in items
         ]
     check_names(items, form)
+    store = open_store(out)
+    store.prepare()
     agree(root, config, tokenizer, items)
-    with open_store(out).locked(LOCK):
+    with store.locked(LOCK):
         return _make(start, source, out, items, config, tokenizer, watch)
 
 
