@@ -236,6 +236,12 @@ def test_paths_of_a_list_do_not_lead_out_of_the_cache(format: str, videos: Path)
     assert len([p for p in out.rglob("*.pt") if "conditions" not in p.parts]) == 2
 
 
+def test_a_file_is_no_folder_of_a_cache(videos: Path, capsys) -> None:
+    words = ["--format", "simpletuner", "--backbone", "mini-untrained", "-q"]
+    assert main(["cache", "make", str(videos), str(videos / "clip_0.mp4"), *words]) == 6
+    assert "is a file; give the name of a folder" in capsys.readouterr().err
+
+
 def test_names_with_an_exclamation_mark_stay_as_they_are(videos: Path, tmp_path: Path) -> None:
     (videos / "clip_0.mp4").rename(videos / "wow!.mp4")
     with tarfile.open(tmp_path / "videos.tar", "w") as tar:

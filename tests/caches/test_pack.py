@@ -419,6 +419,7 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
         (["pack", "empty", "out"], 2, "holds no latents of"),
         (["pack", "cache", "cache/out"], 2, "lie in one another"),
         (["pack", "cache", "empty2"], 2, "holds no packed cache"),
+        (["pack", "cache", "file"], 6, "file: is a file; give the name of a folder"),
         (["pack", "cache", "out", "--format", "wan"], 2, "unknown cache format"),
         (["pack", "cache", "out", "--format", "ltx"], 2, "holds no latents of LTX-2"),
         (["pack", "cache", "out", "--criterion", "pixel-l1"], 2, "no pixels"),
@@ -437,6 +438,7 @@ def test_requests_that_make_no_sense(words, code, said, tmp_path: Path, monkeypa
     Path("empty").mkdir()
     Path("empty2").mkdir()
     Path("empty2/mine.txt").write_text("mine")
+    Path("file").write_text("mine")
     assert main(["cache", *words]) == code
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
