@@ -20,7 +20,7 @@ from inlay.caches.base import CacheFormat, NewClip
 from inlay.caches.restore import tables_of
 from inlay.caches.table import FORMATS
 from inlay.errors import InlayError, OutputError, UsageError, VideoError, check_number, pick
-from inlay.files import write_atomic
+from inlay.files import write_atomic, writing
 from inlay.scale.feed import fetched
 from inlay.scale.layout import dump, dump_line, lines_of
 from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
@@ -138,7 +138,7 @@ def _make(
         line = make_file(root, number, group, config, form, tokenizer)
         if line["path"]:
             made[number] = line
-            with (root / MADE).open("a", encoding="utf-8") as file:
+            with writing(root / MADE), (root / MADE).open("a", encoding="utf-8") as file:
                 file.write(dump_line(line) + "\n")
         refused += line["refused"]
     watch(len(groups), len(groups))
