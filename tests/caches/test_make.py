@@ -209,6 +209,8 @@ def test_bad_videos_are_named(videos: Path, capsys) -> None:
     assert found["clips"] == 2
     reasons = {entry["path"]: entry["reason"] for entry in found["refused"]}
     assert sorted(reasons) == ["half.mp4", "odd.mp4"]
+    none = [*words[:2], str(videos), str(videos.parent / "none"), *words[4:], "--backbone", "mini-untrained"]
+    assert main([*none, "--size", "40x40"]) == 3 and main([*none, "--size", "48x48", "--frames", "9"]) == 0
     assert "90x60" in reasons["odd.mp4"] and "multiples of 16" in reasons["odd.mp4"]
     assert main([*words[:4], "--format", "diffsynth", "--text", str(videos.parent)]) == 2  # OUT has another format
 

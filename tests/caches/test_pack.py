@@ -427,7 +427,10 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
         (["pack", "cache", "out", "--fill", "lit"], 2, "unknown fill"),
         (["pack", "cache", "out", "--loss", "2"], 2, "between 0 and 1"),
         (["pack", "cache", "out", "--loss", "0.1", "--keep", "0.3"], 2, "give it alone"),
+        (["pack", "cache", "out", "--backbone", "mini-untrained"], 2, "ask for that as well (--verify)"),
+        (["pack", "cache", "out", "--verify", "--backbone", "nope"], 2, "unknown backbone 'nope'"),
         (["unpack", "cache", "out"], 2, "has no cache.json"),
+        (["verify", "cache", "--weights", "file"], 2, "name it as well (--backbone)"),
         (["verify", "cache"], 2, "has no cache.json"),
         (["make", "empty", "out", "--format", "diffsynth"], 2, "keeps the text in the same file"),
     ],
@@ -442,6 +445,7 @@ def test_requests_that_make_no_sense(words, code, said, tmp_path: Path, monkeypa
     assert main(["cache", *words]) == code
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+    assert not Path("out").exists()
 
 
 def test_two_caches_in_one_folder_need_a_name(tmp_path: Path, capsys) -> None:

@@ -70,6 +70,8 @@ class PackConfig:
 
     def __post_init__(self) -> None:
         pick("criterion", self.criterion, CRITERIA)
+        if self.criterion == "pixel-l1":
+            raise ConfigError("a cache has no pixels to compare; choose another criterion", about="criterion")
         pick("reference", self.reference, REFERENCES)
         pick("precision", self.precision, dict.fromkeys(PRECISIONS))
         pick("fill", self.fill, FILLS)

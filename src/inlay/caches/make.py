@@ -143,6 +143,7 @@ def _make(
         refused += line["refused"]
     watch(len(groups), len(groups))
     if not made:
+        (root / SETTINGS).unlink()  # other ones may do better
         raise VideoError(
             f"none of the {len(items)} videos could be encoded; {refused[0]['path']} {refused[0]['reason']}"
         )

@@ -21,7 +21,6 @@ ARCHITECTURES = {  # end of the file names -> its full name, model, dtype, wheth
     "hv": ("hunyuan_video", ("hunyuan-video",), "F16", False),
     "hv15": ("hunyuan_video_1_5", ("hunyuan-video-1.5",), "F16", False),
 }
-NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 VERSION = "1.0.1"
 
 
@@ -64,7 +63,7 @@ class Musubi(CacheFormat):
         }
         path = root / f"{stem}_{self.arch}.safetensors"
         with atomic(path) as part:
-            save_file({f"latents_{T}x{H}x{W}_{NAMES[self.dtype]}": z}, part, metadata=metadata)
+            save_file({f"latents_{T}x{H}x{W}_{str(z.dtype).removeprefix('torch.')}": z}, part, metadata=metadata)
         if clip.text is not None and self.takes_text:
             text = clip.text.bfloat16().contiguous()
             words = {"architecture": self.full_name, "caption1": clip.caption, "format_version": VERSION}

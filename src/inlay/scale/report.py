@@ -51,18 +51,12 @@ def finish(store: Store, plan: ShardPlan, shards: list[Shard], recipe: dict[str,
             entry = {"name": record.shard, "videos": len(record.videos), "bytes": record.bytes, "sha256": record.sha256}
             entries.append(entry)
     dataset = DatasetRecord(
-        layout_version=LAYOUT_VERSION,
-        format=plan.config.format,
-        recipe=recipe,
-        options=asdict(plan.config),
-        quarantined=len(refused),
-        keep_rate=totals["tokens"] / totals["cells"] if totals["cells"] else 0.0,
-        latent_count=moments.count,
-        latent_mean=list(moments.mean) if moments.count else [],
-        latent_std=list(moments.std) if moments.count else [],
-        shards=entries,
+        layout_version=LAYOUT_VERSION, format=plan.config.format, recipe=recipe, options=asdict(plan.config),
+        quarantined=len(refused), keep_rate=totals["tokens"] / totals["cells"] if totals["cells"] else 0.0,
+        latent_count=moments.count, latent_mean=list(moments.mean) if moments.count else [],
+        latent_std=list(moments.std) if moments.count else [], shards=entries,
         **{name: totals[name] for name in ("videos", "frames", "tokens", "cells", "bytes")},
-    )
+    )  # fmt: skip
     store.write_text(MANIFEST, lines.getvalue())
     store.write_text(QUARANTINE, quarantine_table(refused))
     store.write_text(DATASET, dump(asdict(dataset)))
