@@ -50,6 +50,13 @@ def test_episodes_and_spans(robot_set: Path) -> None:
     assert all(span.path.is_file() for e in episodes for span in e.cameras.values())
 
 
+def test_a_task_may_hold_what_unicode_calls_an_end_of_line(tmp_path: Path) -> None:
+    path = robots.old_set(tmp_path / "set") / "meta/episodes.jsonl"
+    lines = [{"episode_index": e, "tasks": ["pick\u2028it"], "length": LENGTHS[e]} for e in range(3)]
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    assert [e.tasks for e in read_episodes(tmp_path / "set")] == [("pick\u2028it",)] * 3
+
+
 @pytest.mark.parametrize("gop", [2, 250])
 def test_a_span_is_the_same_frames_as_in_the_whole_file(gop: int, tmp_path: Path) -> None:
     """Whether key frames are near or far; with B-frames as x264 makes them."""

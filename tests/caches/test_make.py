@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -208,8 +209,85 @@ def test_bad_videos_are_named(videos: Path, capsys) -> None:
     assert found["clips"] == 2
     reasons = {entry["path"]: entry["reason"] for entry in found["refused"]}
     assert sorted(reasons) == ["half.mp4", "odd.mp4"]
+    none = [*words[:2], str(videos), str(videos.parent / "none"), *words[4:], "--backbone", "mini-untrained"]
+    assert main([*none, "--size", "40x40"]) == 3 and main([*none, "--size", "48x48", "--frames", "9"]) == 0
     assert "90x60" in reasons["odd.mp4"] and "multiples of 16" in reasons["odd.mp4"]
     assert main([*words[:4], "--format", "diffsynth", "--text", str(videos.parent)]) == 2  # OUT has another format
+
+
+@pytest.mark.parametrize("format", ["simpletuner", "ltx", "diffsynth"])
+def test_two_videos_of_one_name_are_refused(format: str, videos: Path, capsys) -> None:
+    """Of two that differ in their suffix alone, the second wrote over the first, or got its text."""
+    shutil.copy(videos / "walks/clip_1.mp4", videos / "clip_0.mkv")
+    words = ["cache", "make", str(videos), str(videos.parent / "out"), "--format", format, "--frames", "9", "-q"]
+    assert main([*words, "--backbone", "mini-untrained", "--text", str(videos.parent / "text")]) == 2
+    assert "clip_0.mkv and clip_0.mp4 would both be 'clip_0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["simpletuner", "ltx"])
+def test_paths_of_a_list_do_not_lead_out_of_the_cache(format: str, videos: Path) -> None:
+    listed = videos.parent / "lists/some.txt"
+    listed.parent.mkdir()
+    listed.write_text(f"{videos}/clip_0.mp4\n../videos/walks/clip_1.mp4\n")
+    shutil.copy(videos.parent / "text/walks/clip_1.npy", videos.parent / "text")
+    before = set(videos.rglob("*"))
+    out = videos.parent / "out"
+    words = ["cache", "make", str(listed), str(out), "--format", format, "--frames", "9", "-q"]
+    assert main([*words, "--backbone", "mini-untrained", "--text", str(videos.parent / "text")]) == 0
+    assert set(videos.rglob("*")) == before
+    assert len([p for p in out.rglob("*.pt") if "conditions" not in p.parts]) == 2
+
+
+def test_a_file_is_no_folder_of_a_cache(videos: Path, capsys) -> None:
+    words = ["--format", "simpletuner", "--backbone", "mini-untrained", "-q"]
+    assert main(["cache", "make", str(videos), str(videos / "clip_0.mp4"), *words]) == 6
+    assert "is a file; give the name of a folder" in capsys.readouterr().err
+
+
+def test_names_with_an_exclamation_mark_stay_as_they_are(videos: Path, tmp_path: Path) -> None:
+    (videos / "clip_0.mp4").rename(videos / "wow!.mp4")
+    with tarfile.open(tmp_path / "videos.tar", "w") as tar:
+        tar.add(videos / "wow!.mp4", "wow!.mp4")
+        tar.add(videos / "wow!.mp4", "../out.mp4")
+    words = ["--format", "ltx", "--backbone", "mini-untrained", "--frames", "9", "-q"]
+    for source, names in ((videos, ["walks/clip_1", "wow!"]), (tmp_path / "videos.tar", ["out", "videos.tar/wow!"])):
+        out = tmp_path / f"{source.name}-cache"
+        assert main(["cache", "make", str(source), str(out), *words]) == 0
+        base = out / ".precomputed/latents"
+        assert sorted(str(p.relative_to(base).with_suffix("")) for p in base.rglob("*.pt")) == names
+
+
+@pytest.mark.parametrize("format", ["musubi-wan", "ltx"])
+def test_a_name_too_long_for_the_format_is_refused_alone(format: str, videos: Path, capsys) -> None:
+    shutil.copy(videos / "clip_0.mp4", videos / f"{'n' * 230}.mp4")
+    words = ["cache", "make", str(videos), str(videos.parent / "out"), "--format", format, "--frames", "9", "--json"]
+    assert main([*words, "--backbone", "mini-untrained"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["clips"] == (2 if format == "musubi-wan" else 3)
+    assert all("too long" in entry["reason"] for entry in found["refused"])
+
+
+def test_sizes_that_musubi_tuner_cannot_stack_are_pointed_out(videos: Path, capsys) -> None:
+    """It sorts clips by length and the aspect of the source, and stacks what falls together."""
+    write_video(moving_square(23, 128, 192), videos / "large.mp4")
+    words = ["cache", "make", str(videos), str(videos.parent / "out"), "--format", "musubi-wan", "--frames", "9"]
+    assert main([*words, "--backbone", "mini-untrained", "--json"]) == 0
+    found = capsys.readouterr()
+    assert "clips of 9 frames have latents of 2 sizes (12x8, 24x16)" in found.err
+    assert json.loads(found.out)["note"] in found.err
+    words[3] += "2"
+    assert main([*words, "--backbone", "mini-untrained", "--size", "96x64", "--json"]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_a_name_of_two_lines_is_found_again(videos: Path) -> None:
+    (videos / "clip_0.mp4").rename(videos / "two\nlines \u2028.mp4")
+    words = ["--backbone", "mini-untrained", "--frames", "9"]
+    out = videos.parent / "out"
+    for _ in range(2):
+        assert main(["cache", "make", str(videos), str(out), "--format", "musubi-wan", "-q", *words]) == 0
+    assert len(FORMATS["musubi-wan"].find(out)) == 2
+    assert len((out / ".inlay/made.jsonl").read_text().split("\n")) == 3, "nothing was made anew"
 
 
 def test_latents_that_the_trainer_would_not_take_are_pointed_out(videos: Path, wan: Path, capsys) -> None:
@@ -248,6 +326,8 @@ def test_decibels_where_a_decoder_is_at_hand(format: str, videos: Path, wan: Pat
     place = str(videos.parent / "packed2")
     assert main(["cache", "verify", place, "--backbone", str(wan)]) == 2
     assert "--against" in capsys.readouterr().err
+    assert main(["cache", "verify", place, "--against", str(out), "--backbone", "mini"]) == 2
+    assert "decodes 48 channels, the cache has 16" in capsys.readouterr().err
 
 
 def test_every_format_can_be_written_and_read(tmp_path: Path) -> None:
@@ -263,5 +343,5 @@ def test_every_format_can_be_written_and_read(tmp_path: Path) -> None:
         found, files = find_format(tmp_path / name)
         assert (found.name, files) == (name, [path])
         opened = form.open(path)
-        assert opened.facts[0].dtype == form.dtype and form.model(path, channels) == form.models[0]
+        assert opened.facts[0].dtype == form.dtype and form.model(channels) == form.models[0]
         assert torch.allclose(opened.latents(0).float(), z if form.normalised else 2 * z, atol=0.05)

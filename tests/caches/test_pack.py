@@ -337,6 +337,13 @@ def test_latents_of_another_model(tmp_path: Path, capsys) -> None:
     assert "and the others are of" in found[files[0].relative_to(tmp_path / "cache").as_posix()]
 
 
+def test_a_cache_of_no_known_model_says_what_was_found(tmp_path: Path, capsys) -> None:
+    for path in genuine.simpletuner(tmp_path / "cache", 2):
+        torch.save(genuine.latents(0, 7).bfloat16(), path)
+    assert main(["cache", "pack", str(tmp_path / "cache"), str(tmp_path / "packed")]) == 4
+    assert "has latents of 7 channels, and simpletuner caches have others (wan-2.1 16," in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize(("number", "reason"), [(torch.nan, "NaN"), (torch.inf, "infinite"), (1e30, None)])
 def test_bad_numbers_do_not_spoil_the_others(tmp_path: Path, place: int, number: float, reason, capsys) -> None:
@@ -412,6 +419,7 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
         (["pack", "empty", "out"], 2, "holds no latents of"),
         (["pack", "cache", "cache/out"], 2, "lie in one another"),
         (["pack", "cache", "empty2"], 2, "holds no packed cache"),
+        (["pack", "cache", "file"], 6, "file: is a file; give the name of a folder"),
         (["pack", "cache", "out", "--format", "wan"], 2, "unknown cache format"),
         (["pack", "cache", "out", "--format", "ltx"], 2, "holds no latents of LTX-2"),
         (["pack", "cache", "out", "--criterion", "pixel-l1"], 2, "no pixels"),
@@ -419,7 +427,10 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
         (["pack", "cache", "out", "--fill", "lit"], 2, "unknown fill"),
         (["pack", "cache", "out", "--loss", "2"], 2, "between 0 and 1"),
         (["pack", "cache", "out", "--loss", "0.1", "--keep", "0.3"], 2, "give it alone"),
+        (["pack", "cache", "out", "--backbone", "mini-untrained"], 2, "ask for that as well (--verify)"),
+        (["pack", "cache", "out", "--verify", "--backbone", "nope"], 2, "unknown backbone 'nope'"),
         (["unpack", "cache", "out"], 2, "has no cache.json"),
+        (["verify", "cache", "--weights", "file"], 2, "name it as well (--backbone)"),
         (["verify", "cache"], 2, "has no cache.json"),
         (["make", "empty", "out", "--format", "diffsynth"], 2, "keeps the text in the same file"),
     ],
@@ -430,9 +441,11 @@ def test_requests_that_make_no_sense(words, code, said, tmp_path: Path, monkeypa
     Path("empty").mkdir()
     Path("empty2").mkdir()
     Path("empty2/mine.txt").write_text("mine")
+    Path("file").write_text("mine")
     assert main(["cache", *words]) == code
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+    assert not Path("out").exists()
 
 
 def test_two_caches_in_one_folder_need_a_name(tmp_path: Path, capsys) -> None:

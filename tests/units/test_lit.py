@@ -125,7 +125,7 @@ def test_a_long_chunk_is_filled_piece_by_piece_as_a_stream_is() -> None:
     assert found.shape == z.shape and torch.equal(found.movedim(1, -1)[keep], z.movedim(1, -1)[keep])
 
 
-def test_a_lit_of_your_own_backbone_is_found_and_one_that_is_not_is_explained(tmp_path: Path) -> None:
+def test_a_lit_of_your_own_backbone_is_found_and_one_that_is_not_is_explained(tmp_path: Path, caplog) -> None:
     mine = "my_module:MyBackbone"
     with pytest.raises(
         MissingError, match=r"they would be my_module-MyBackbone\.lit\.safetensors, in the folder given"
@@ -139,6 +139,9 @@ def test_a_lit_of_your_own_backbone_is_found_and_one_that_is_not_is_explained(tm
         MissingError, match=r"MyBackbone\.lit\.safetensors is for a backbone with weights one, these are two"
     ):
         Filler.load([tmp_path], mine, "two", default="lit")
+    assert not caplog.text, "the last folder is the package's own, where a LIT of others is nothing new"
+    assert Filler.load([tmp_path, tmp_path / "weights"], mine, "two").default == "hold"
+    assert "MyBackbone.lit.safetensors is for a backbone with weights one, these are two" in caplog.text
     Profile(backbone=mine, weight_hash="one", tau=0.7).save(tmp_path / "my_module-MyBackbone.profile.json")
     found = find_profile([tmp_path], mine, "one")
     assert found is not None and found.tau == 0.7

@@ -196,7 +196,7 @@ def test_damage_ends_the_stream_or_is_skipped_and_counted(tmp_path: Path, clips:
 
 
 def test_settings_are_checked(tars: Path) -> None:  # noqa: F811
-    for wrong in ({"rank": 2, "world": 2}, {"window": 0}):
+    for wrong in ({"rank": 2, "world": 2}, {"world": 0}, {"window": 0}):
         with pytest.raises(ConfigError):
             TokenStream(tars, **wrong)
     with pytest.raises(UsageError, match="choices"):

@@ -123,9 +123,10 @@ class TestResult:
         )
 
     def test_captions_come_along(self, clips: Path, tmp_path: Path) -> None:
-        (tmp_path / "t.csv").write_text(f"path,caption\n{clips}/clip3.mp4,eine Möwe\n")
+        caption = "eine Möwe\u2028am Meer\x85"  # two ends of lines, as Unicode counts them
+        (tmp_path / "t.csv").write_text(f"path,caption\n{clips}/clip3.mp4,{caption}\n")
         start(tmp_path / "t.csv", tmp_path / "out")
-        assert [v.caption for v in manifest(tmp_path / "out")] == ["eine Möwe"]
+        assert [v.caption for v in manifest(tmp_path / "out")] == [caption]
 
     def test_tars_and_addresses_give_the_same_tokens(self, clips: Path, tmp_path: Path) -> None:
         with tarfile.open(tmp_path / "v.tar", "w") as tar:

@@ -73,6 +73,15 @@ def test_tables_carry_captions(folder: Path) -> None:
         assert [(i.name, i.caption) for i in items] == [("videos/b.mp4", "a dog, running"), ("videos/a.MKV", None)]
 
 
+def test_rows_end_where_lines_do(folder: Path) -> None:
+    """Captions from the web hold what Unicode calls ends of lines."""
+    row = json.dumps({"path": "videos/b.mp4", "caption": "two\u2028lines\x85"}, ensure_ascii=False)
+    (folder.parent / "t.jsonl").write_text(f"{row}\r\n", encoding="utf-8", newline="")
+    assert [i.caption for i in find_sources(str(folder.parent / "t.jsonl"))] == ["two\u2028lines\x85"]
+    (folder.parent / "t.txt").write_text("videos/a\u2028b.mp4\r\nvideos/b.mp4\n", encoding="utf-8", newline="")
+    assert names(find_sources(str(folder.parent / "t.txt"))) == ["videos/a\u2028b.mp4", "videos/b.mp4"]
+
+
 @pytest.mark.parametrize("named", [{}, {"path_column": "video"}])
 def test_columns_with_any_name_are_told_in_one_line(tmp_path: Path, named: dict[str, str]) -> None:
     header = ",".join(['"two\nlines"', *(f"column {i} {'x' * 90}" for i in range(40))])
@@ -113,6 +122,14 @@ def test_the_videos_of_a_tar_with_their_captions(tmp_path: Path) -> None:
     for item, data in zip(items, (b"A" * 700, b"B", b"C", b"D"), strict=True):
         with fetched(item) as found:
             assert found.media.read() == data
+
+
+def test_a_member_of_a_tar_is_listed_by_its_whole_name(tmp_path: Path) -> None:
+    (item,) = find_sources(str(make_tar(tmp_path / "x!.tar", {"we!ird.mp4": b"A"})))
+    assert item.path == f"tar://we!ird.mp4::{tmp_path}/x!.tar"
+    (tmp_path / "again.csv").write_text(f"path\n{item.path}\n")
+    with fetched(find_sources(str(tmp_path / "again.csv"))[0]) as found:
+        assert found.media.read() == b"A"
 
 
 def test_captions_of_a_plain_tar_are_found_wherever_they_lie(tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def test_cut_in_the_middle(tmp_path: Path, name: str) -> None:
         frames = torch.cat([chunk.frames for chunk in reader])
         assert reader.damage is not None
         assert f"{len(frames)} frames could be read" in reader.damage
+        if codec == "libx264":  # of mpeg4 one more is patched up
+            assert f"{len(frames)} frames could be read" in message, "what is promised is what is given"
     assert 5 < len(frames) < 60
     same = (frames == whole.frames[: len(frames)]).flatten(1).all(1)
     assert same[:-3].all()

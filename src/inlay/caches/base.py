@@ -170,8 +170,8 @@ class CacheFormat(ABC):
     def write(self, root: Path, number: int, clips: Sequence[NewClip]) -> Path:
         """Write a file as the trainer's own tool does, at most `clips_per_file` clips; what is there is replaced."""
 
-    def model(self, path: Path, channels: int) -> str:
-        """Whose latents these are; by the number of channels where the file does not say."""
+    def model(self, channels: int) -> str:
+        """Whose latents these are, by the number of their channels."""
         found = next((name for name in self.models if MODELS[name].channels == channels), None)
         if found is None:
             known = ", ".join(f"{name} {MODELS[name].channels}" for name in self.models)
@@ -188,6 +188,10 @@ class CacheFormat(ABC):
             f"latents of {backbone} have {channels} channels, and this trainer's models take others ({listed}): "
             "only a model of your own can learn from this cache, and inlay cache pack refuses it"
         )
+
+    def mixed(self, files: Sequence[Path]) -> str | None:
+        """What is to be said of files that the trainer would put into one batch, and cannot."""
+        return None
 
     def left_out(self, relative: Path) -> bool:
         """Files that must not be carried along: lists of absolute paths, which the trainer makes again."""

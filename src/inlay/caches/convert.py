@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
 import time
@@ -44,6 +42,7 @@ from inlay.scale.layout import (
     dump,
     known,
 )
+from inlay.scale.report import quarantine_table
 from inlay.scale.sources import readable
 from inlay.scale.store import LOCK, Place, Store, as_text, open_store
 from inlay.types import PRECISIONS
@@ -71,6 +70,8 @@ class PackConfig:
 
     def __post_init__(self) -> None:
         pick("criterion", self.criterion, CRITERIA)
+        if self.criterion == "pixel-l1":
+            raise ConfigError("a cache has no pixels to compare; choose another criterion", about="criterion")
         pick("reference", self.reference, REFERENCES)
         pick("precision", self.precision, dict.fromkeys(PRECISIONS))
         pick("fill", self.fill, FILLS)
@@ -356,7 +357,6 @@ def finish(
         raise OutputError(f"a shard is gone from {store}; run the same command again to make it anew")
     refused = [{"path": i.path, "reason": i.problem} for i in listing.items if i.problem]
     refused += [dict(r) for shard in shards for r in shard.refused]
-    videos = [video for shard in shards for video in shard.videos]
     files = [file for shard in shards for file in shard.files]
     if not files:
         first = refused[0]
@@ -366,48 +366,50 @@ def finish(
     others = [*listing.others, *(entry["path"] for entry in refused)]
     checksums = [carry(listing.root / name, store, f"{OTHERS}/{name}", sums) for name in others]
     carried = sum(one.bytes for one in checksums)
-    totals = {name: sum(getattr(v, name) for v in videos) for name in ("frames", "tokens", "cells", "bytes")}
-    packer = task.packer()
-    recipe = asdict(packer.parts.recipe(packer.config, packer.budget.tau or 0.0))
-    recipe["tau"] = packer.budget.tau  # None where a budget chose one for each clip
-    stats = task.statistics
-    dataset = DatasetRecord(
-        layout_version=LAYOUT_VERSION, format=TAR, recipe=recipe, options=asdict(config) | {"inlay": inlay.__version__},
-        videos=len(videos), quarantined=len(refused), keep_rate=totals["tokens"] / totals["cells"],
-        latent_count=stats.cells, latent_mean=list(stats.mean), latent_std=list(stats.std),
-        shards=[
-            {"name": s.shard, "videos": len(s.videos), "bytes": s.bytes, "sha256": s.sha256} for s in shards if s.shard
-        ],
-        **totals,
-    )  # fmt: skip
+    dataset = dataset_of(shards, len(refused), config, task)
     result = PackResult(
         source=str(listing.root), out=str(store), format=listing.format.name, model=listing.model, dataset=dataset,
-        statistics=stats, files=len(files), others=len(listing.others),
+        statistics=task.statistics, files=len(files), others=len(listing.others),
         source_bytes=sum(f.bytes for f in files) + carried, packed_bytes=sum(s.bytes for s in shards) + carried,
         latent_bytes=sum(s.latent_bytes for s in shards), loss=sum((s.loss for s in shards), Loss()),
         notes=listing.notes, files_before=sum(len(s.files) for s in shards if s.number in before),
         bytes_now=sum(s.latent_bytes for s in shards if s.number not in before),
         seconds=time.perf_counter() - start,
     )  # fmt: skip
-    quarantine = io.StringIO()
-    table = csv.DictWriter(quarantine, ("path", "reason"), lineterminator="\n")
-    table.writeheader()
-    table.writerows(entry | {"path": readable(entry["path"])} for entry in refused)
-    described = {
+    lists = {
         FILES: "".join(f"{file.line()}\n" for file in files),
-        MANIFEST: "".join(f"{video.line()}\n" for video in videos),
-        QUARANTINE: quarantine.getvalue(),
+        MANIFEST: "".join(f"{video.line()}\n" for shard in shards for video in shard.videos),
+        QUARANTINE: quarantine_table({**entry, "path": readable(entry["path"])} for entry in refused),
     }
-    for name, text in described.items():
-        store.write_text(name, text)
-    described |= {CACHE: store.read_text(CACHE) or "", DATASET: dump(asdict(dataset))}
+    described = {**lists, CACHE: store.read_text(CACHE) or "", DATASET: dump(asdict(dataset))}
     checksums += [Checksum.of_text(name, text) for name, text in described.items()]
-    store.write_text(CHECKSUMS, dump_checksums(checksums))
-    store.write_text(REPORT, dump(result.record()))
     page = "".join(f"\n| {name} | {text} |" for name, text in result.rows())
-    store.write_text(REPORT_PAGE, f"# {readable(listing.root.name)}, packed\n\n| | |\n|---|---|{page}\n")
-    store.write_text(DATASET, described[DATASET])
+    reports = {
+        CHECKSUMS: dump_checksums(checksums),
+        REPORT: dump(result.record()),
+        REPORT_PAGE: f"# {readable(listing.root.name)}, packed\n\n| | |\n|---|---|{page}\n",
+    }
+    for name, text in {**lists, **reports, DATASET: described[DATASET]}.items():
+        store.write_text(name, text)
     return result
+
+
+def dataset_of(shards: list[CacheShard], refused: int, config: PackConfig, task: PackTask) -> DatasetRecord:
+    """What the whole is."""
+    videos = [video for shard in shards for video in shard.videos]
+    totals = {name: sum(getattr(v, name) for v in videos) for name in ("frames", "tokens", "cells", "bytes")}
+    packer, stats = task.packer(), task.statistics
+    recipe = asdict(packer.parts.recipe(packer.config, packer.budget.tau or 0.0))
+    recipe["tau"] = packer.budget.tau  # None where a budget chose one for each clip
+    return DatasetRecord(
+        layout_version=LAYOUT_VERSION, format=TAR, recipe=recipe, options=asdict(config) | {"inlay": inlay.__version__},
+        videos=len(videos), quarantined=refused, keep_rate=totals["tokens"] / totals["cells"],
+        latent_count=stats.cells, latent_mean=list(stats.mean), latent_std=list(stats.std),
+        shards=[
+            {"name": s.shard, "videos": len(s.videos), "bytes": s.bytes, "sha256": s.sha256} for s in shards if s.shard
+        ],
+        **totals,
+    )  # fmt: skip
 
 
 def carry(path: Path, store: Store, name: str, sums: Checksums) -> Checksum:

@@ -135,10 +135,6 @@ class LatentPacker:
         self, statistics: LatentStatistics, *, budget: Budget, criterion: str, reference: str, precision: str, fill: str
     ) -> None:
         spec = spec_of_model(statistics.model, statistics.std)
-        if budget.kind == "psnr" or budget.bucket_seconds is not None:
-            raise ConfigError("a cache has no pixels and no clock; give a tau, a keep rate, tokens or bits")
-        if criterion == "pixel-l1":
-            raise ConfigError("a cache has no pixels to compare; choose another criterion", about="criterion")
         self.spec, self.budget, self.model = spec, budget, MODELS[statistics.model]
         self.parts = Parts(NoNetwork(spec), filler=Filler(default=fill))
         self.config = EncodeConfig(

@@ -21,7 +21,7 @@ from typing import Any
 
 from inlay.caches.latents import LatentStatistics
 from inlay.errors import TokenFileError
-from inlay.scale.layout import JOB, VideoRecord, dump_line, known
+from inlay.scale.layout import JOB, VideoRecord, dump_line, known, lines_of
 
 CACHE_VERSION = 1
 RESTORE = "run inlay cache pack again to restore it"
@@ -47,11 +47,6 @@ def check_inside(name: object) -> None:
     if not path.parts or path.anchor or ".." in path.parts or "\0" in name or path.as_posix() != name:
         raise TokenFileError(f"names a file {ascii(name)[:100]}, which leads out of the cache; do not trust it")
     os.fsencode(name)  # half a character, as JSON can spell it, is no name: a ValueError
-
-
-def lines_of(text: str) -> list[str]:
-    """Of a list that was read: names and captions may hold what Python takes for other ends of lines."""
-    return text.removesuffix("\n").split("\n") if text else []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ class CacheItem:
     size_bytes: int
     version: str  # changes when the file does
     facts: tuple[ClipFacts, ...] = ()
+    model: str = ""
     problem: str | None = None  # why it cannot be packed
 
 
@@ -48,15 +49,15 @@ def list_cache(root: Path, format: str = "auto") -> CacheListing:
     """Every file of a cache. Those of another model or dtype than most, and those that are cut short, get a problem."""
     form, files = find_format(root, format)
     items = [_looked_at(form, root, path) for path in files]
-    dtypes = Counter(facts.dtype for item in items for facts in item.facts)
-    models = Counter(_model(form, root, item) for item in items if item.facts)
-    del models[""]
+    models = Counter(item.model for item in items if item.model)
     if not models:
-        first = next((item for item in items if item.problem), items[0])
-        why = first.problem or "has latents of no model that this trainer knows"
-        raise CacheError(f"none of the {len(items)} files of {root} can be packed; {readable(first.path)} {why}")
+        first = items[0]
+        raise CacheError(
+            f"none of the {len(items)} files of {root} can be packed; {readable(first.path)} {first.problem}"
+        )
+    dtypes = Counter(facts.dtype for item in items for facts in item.facts if item.model)
     dtype, model = dtypes.most_common(1)[0][0], models.most_common(1)[0][0]
-    items = [_of_one_kind(form, root, item, dtype, model) for item in items]
+    items = [_of_one_kind(item, dtype, model) for item in items]
     latents = {item.path for item in items}
     others = tuple(p for p in _all_files(root) if p not in latents and not form.left_out(Path(p)))
     return CacheListing(
@@ -75,32 +76,24 @@ def _looked_at(form: CacheFormat, root: Path, path: Path) -> CacheItem:
         facts = form.open(path, whole=False).facts
         if not facts:
             raise CacheError("has no rows")
-        return replace(item, facts=facts)
+        channels = {fact.shape[0] for fact in facts}
+        if len(channels) > 1:
+            raise CacheError(f"has rows of {' and '.join(map(str, sorted(channels)))} channels; make it again")
+        return replace(item, facts=facts, model=form.model(*channels))
     except CacheError as error:
         return replace(item, problem=str(error))
 
 
-def _model(form: CacheFormat, root: Path, item: CacheItem) -> str:
-    try:
-        return form.model(root / item.path, item.facts[0].shape[0])
-    except CacheError:
-        return ""
-
-
-def _of_one_kind(form: CacheFormat, root: Path, item: CacheItem, dtype: str, model: str) -> CacheItem:
+def _of_one_kind(item: CacheItem, dtype: str, model: str) -> CacheItem:
     if item.problem is not None:
         return item
-    try:
-        own = form.model(root / item.path, item.facts[0].shape[0])
-        if own != model or len({facts.shape[0] for facts in item.facts}) > 1:
-            raise CacheError(
-                f"holds latents of {own}, and the others are of {model}; pack them as a cache of their own"
-            )
-        mixed = next((facts.dtype for facts in item.facts if facts.dtype != dtype), None)
-        if mixed is not None:
-            raise CacheError(f"holds {mixed}, and the others {dtype}: a trainer cannot stack them; make it again")
-    except CacheError as error:
-        return replace(item, problem=str(error))
+    if item.model != model:
+        why = f"holds latents of {item.model}, and the others are of {model}; pack them as a cache of their own"
+        return replace(item, problem=why)
+    mixed = next((facts.dtype for facts in item.facts if facts.dtype != dtype), None)
+    if mixed is not None:
+        why = f"holds {mixed}, and the others {dtype}: a trainer cannot stack them; make it again"
+        return replace(item, problem=why)
     return item
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,10 +19,10 @@ from torch import Tensor
 from inlay.caches.base import CacheFormat, NewClip
 from inlay.caches.restore import tables_of
 from inlay.caches.table import FORMATS
-from inlay.errors import InlayError, UsageError, VideoError, check_number, pick
-from inlay.files import write_atomic
+from inlay.errors import InlayError, OutputError, UsageError, VideoError, check_number, pick
+from inlay.files import write_atomic, writing
 from inlay.scale.feed import fetched
-from inlay.scale.layout import dump, dump_line
+from inlay.scale.layout import dump, dump_line, lines_of
 from inlay.scale.sources import SUFFIXES, SourceItem, find_sources
 from inlay.scale.store import Place, as_text, open_store
 from inlay.tokenizer import Tokenizer
@@ -107,10 +109,15 @@ def make_cache(
     start, root, form = time.perf_counter(), Path(out), FORMATS[config.format]
     items = find_sources(source)
     if form.flat:  # of robots, every camera has an episode 0
-        items = [item if item.listed is None else replace(item, name=item.name.replace("/", "_")) for item in items]
-        check_names(items)
+        items = [
+            replace(item, name=item.name.replace("/", "_")) if item.listed and item.offset is None else item
+            for item in items
+        ]
+    check_names(items, form)
+    store = open_store(out)
+    store.prepare()
     agree(root, config, tokenizer, items)
-    with open_store(out).locked(LOCK):
+    with store.locked(LOCK):
         return _make(start, source, out, items, config, tokenizer, watch)
 
 
@@ -131,20 +138,22 @@ def _make(
         line = make_file(root, number, group, config, form, tokenizer)
         if line["path"]:
             made[number] = line
-            with (root / MADE).open("a", encoding="utf-8") as file:
+            with writing(root / MADE), (root / MADE).open("a", encoding="utf-8") as file:
                 file.write(dump_line(line) + "\n")
         refused += line["refused"]
     watch(len(groups), len(groups))
     if not made:
+        (root / SETTINGS).unlink()  # other ones may do better
         raise VideoError(
             f"none of the {len(items)} videos could be encoded; {refused[0]['path']} {refused[0]['reason']}"
         )
     write_atomic(root / QUARANTINE, "".join(dump_line(r) + "\n" for r in refused).encode())
+    note = form.stranger(tokenizer.spec.name, tokenizer.spec.channels)
     return MakeResult(
         source=source, out=out, format=form.name, backbone=tokenizer.spec.name,
         clips=sum(len(line["names"]) for line in made.values()), files=len(made), refused=tuple(refused),
         clips_before=before, bytes=sum((root / line["path"]).stat().st_size for line in made.values()),
-        seconds=time.perf_counter() - start, note=form.stranger(tokenizer.spec.name, tokenizer.spec.channels),
+        seconds=time.perf_counter() - start, note=note or form.mixed([root / line["path"] for line in made.values()]),
     )  # fmt: skip
 
 
@@ -193,17 +202,18 @@ def agree(root: Path, config: MakeConfig, tokenizer: Tokenizer, items: list[Sour
         )
 
 
-def check_names(items: list[SourceItem]) -> None:
-    """Refuse videos whose files would overwrite one another: this trainer names them by the last part alone."""
+def check_names(items: list[SourceItem], form: CacheFormat) -> None:
+    """Refuse videos of one name: their files would overwrite one another, or both would get the text of one."""
     found: dict[str, str] = {}
     for item in items:
-        last = Path(name_of(item)).name
-        if last in found:
+        name = Path(name_of(item)).name if form.flat else name_of(item)
+        if name in found:
+            flat = ", which knows no folders" * form.flat
             raise UsageError(
-                f"{found[last]} and {item.name} would be one file of this format, which knows no folders; "
-                "rename one, or make a cache of each folder"
+                f"{found[name]} and {item.name} would both be {name!r} in this format{flat}; rename one, or make a "
+                "cache of each"
             )
-        found[last] = item.name
+        found[name] = item.name
 
 
 def make_file(
@@ -216,8 +226,16 @@ def make_file(
         try:
             clips.append(encode_clip(item, config, form, tokenizer))
         except InlayError as error:
-            refused.append({"path": item.name, "reason": str(error).removeprefix(f"{item.address}: ")})
-    path = form.write(root, number, clips).relative_to(root).as_posix() if clips else ""
+            refused.append({"path": item.name, "reason": item.reason(error)})
+    path = ""
+    try:
+        path = form.write(root, number, clips).relative_to(root).as_posix() if clips else ""
+    except OutputError as error:
+        if getattr(error.__cause__, "errno", None) != errno.ENAMETOOLONG:
+            raise
+        reason = "has a name too long for a file of this format; give it a shorter one"
+        refused += [{"path": item.name, "reason": reason} for item in items]
+        clips = []
     names = [clip.name for clip in clips]
     return {"number": number, "path": path, "names": names, "refused": refused, "versions": versions_of(items)}
 
@@ -225,7 +243,8 @@ def make_file(
 @torch.inference_mode()
 def encode_clip(item: SourceItem, config: MakeConfig, form: CacheFormat, tokenizer: Tokenizer) -> NewClip:
     """The latents of a video's first frames."""
-    spec = tokenizer.spec
+    spec, name = tokenizer.spec, name_of(item)
+    text = text_of(name, config.text) if form.takes_text else None  # before the work
     video, width, height = read_frames(item, config)
     step = max(form.frame_step, spec.time_stride)
     frames = 1 + (min(len(video), config.frames) - 1) // step * step
@@ -234,20 +253,21 @@ def encode_clip(item: SourceItem, config: MakeConfig, form: CacheFormat, tokeniz
         raise VideoError(
             f"is {video.width}x{video.height}, and {form.name} takes multiples of {side}; give a size WxH of such"
         )
-    name = name_of(item)
     z_BCTHW = tokenizer.encode_pixels(tokenizer.pixels([video[:frames]])).float()
     mean, std = tables_of(tokenizer, z_BCTHW)
     return NewClip(
         name=name, z_CTHW=z_BCTHW[0].cpu(), raw_CTHW=(z_BCTHW * std + mean)[0].cpu(), width=width, height=height,
-        frames=frames, fps=float(video.fps), caption=item.caption or "",
-        text=text_of(name, config.text) if form.takes_text else None,
+        frames=frames, fps=float(video.fps), caption=item.caption or "", text=text,
     )  # fmt: skip
 
 
 def name_of(item: SourceItem) -> str:
-    """What a clip is called: the video below its folder, without the suffix of a video."""
-    name = item.name.replace("!", "/")  # a member of a tar
-    return str(Path(name).with_suffix("")) if Path(name).suffix.lower() in SUFFIXES else name
+    """What a clip is called: the video below its folder, without the suffix of a video; where a list or a tar has a
+    path that would lead out of the cache, the last part of it."""
+    name = item.name if item.offset is None else re.sub(r"(?i)\.tar!", ".tar/", item.name, count=1)
+    path = Path(name)
+    path = Path(path.name) if path.anchor or ".." in path.parts else path
+    return str(path.with_suffix("") if path.suffix.lower() in SUFFIXES else path)
 
 
 def read_frames(item: SourceItem, config: MakeConfig) -> tuple[Video, int, int]:
@@ -302,7 +322,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """Lines of a job that may have been killed while writing the last one."""
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in lines_of(path.read_text(encoding="utf-8")):
         try:
             yield json.loads(line)
         except ValueError:

@@ -21,7 +21,6 @@ ARCHITECTURES = {  # end of the file names -> its full name, model, dtype, wheth
     "hv": ("hunyuan_video", ("hunyuan-video",), "F16", False),
     "hv15": ("hunyuan_video_1_5", ("hunyuan-video-1.5",), "F16", False),
 }
-NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 VERSION = "1.0.1"
 
 
@@ -36,7 +35,7 @@ class Musubi(CacheFormat):
         self.name = f"musubi-{arch}"
         self.takes_text = arch == "wan"  # the others have two encoders
         self.about = f"musubi-tuner, {self.full_name}"
-        self.file_name = re.compile(rf"(.+)_(\d+)-(\d+)(-\d+)?_(\d+)x(\d+)_{arch}\.safetensors")
+        self.file_name = re.compile(rf"(.+)_(\d+)-(\d+)(-\d+)?_(\d+)x(\d+)_{arch}\.safetensors", re.DOTALL)
 
     def find(self, root: Path) -> list[Path]:
         return [p for p in files_below(root, f"_{self.arch}.safetensors") if self.file_name.fullmatch(p.name)]
@@ -64,13 +63,28 @@ class Musubi(CacheFormat):
         }
         path = root / f"{stem}_{self.arch}.safetensors"
         with atomic(path) as part:
-            save_file({f"latents_{T}x{H}x{W}_{NAMES[self.dtype]}": z}, part, metadata=metadata)
+            save_file({f"latents_{T}x{H}x{W}_{str(z.dtype).removeprefix('torch.')}": z}, part, metadata=metadata)
         if clip.text is not None and self.takes_text:
             text = clip.text.bfloat16().contiguous()
             words = {"architecture": self.full_name, "caption1": clip.caption, "format_version": VERSION}
             with atomic(root / f"{Path(clip.name).name}_{self.arch}_te.safetensors") as part:
                 save_file({"varlen_t5_bfloat16": text}, part, metadata=words)
         return path
+
+    def mixed(self, files: Sequence[Path]) -> str | None:
+        """The trainer knows no size but that of the source: clips of one length, and in some way one aspect, meet."""
+        sizes: dict[str, set[tuple[int, ...]]] = {}
+        for path in files:
+            if found := self.file_name.fullmatch(path.name):
+                sizes.setdefault(found[3], set()).add(self.open(path, whole=False).facts[0].shape[2:])
+        for frames, several in sizes.items():
+            if len(several) > 1:
+                listed = ", ".join(f"{W}x{H}" for H, W in sorted(several)[:4])
+                return (
+                    f"clips of {int(frames)} frames have latents of {len(several)} sizes ({listed}), and the trainer "
+                    "may put them into one batch, which fails; give a size, or train with batch_size = 1"
+                )
+        return None
 
     def notes(self, root: Path, files: Sequence[Path]) -> list[str]:
         found = [(path, self.file_name.fullmatch(path.name)) for path in files]

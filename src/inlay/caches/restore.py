@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from inlay.backbones.diffusers import Diffusers
+from inlay.caches.base import MODELS
 from inlay.caches.holes import CacheError, Hole
 from inlay.caches.latents import relative_error
 from inlay.caches.layout import CACHE, FILES, OTHERS, Loss
@@ -231,6 +232,12 @@ class Checker:
             raise UsageError(f"{source}: no such folder; give the cache that was packed", about="against")
         if tokenizer is not None and source is None:
             raise UsageError("decibels are measured against the cache that was packed; name it", about="against")
+        channels = MODELS[cache.record.model].channels
+        if tokenizer is not None and tokenizer.spec.channels != channels:
+            raise ShapeError(
+                f"{tokenizer.spec.name} decodes {tokenizer.spec.channels} channels, the cache has {channels}; name its "
+                "own model"
+            )
         self.cache, self.source, self.tokenizer, self.decoded = cache, source, tokenizer, decoded
         self.form = FORMATS[cache.record.format]
         self.loss, self.psnr = Loss(), list[float]()
@@ -313,11 +320,6 @@ def check_kept(member: bytes) -> None:
 @torch.inference_mode()
 def decoded_psnr(tokenizer: Tokenizer, z_CTHW: Tensor, back_CTHW: Tensor, *, normalised: bool) -> float:
     """dB between the pixels of two latents, mean over frames."""
-    channels = tokenizer.spec.channels
-    if len(z_CTHW) != channels:
-        raise ShapeError(
-            f"{tokenizer.spec.name} decodes {channels} channels, the cache has {len(z_CTHW)}; name its own model"
-        )
     frames = []
     for one in (z_CTHW, back_CTHW):
         z_BCTHW = one[None].to(tokenizer.device, tokenizer.dtype)

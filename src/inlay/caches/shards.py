@@ -9,7 +9,6 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from inlay.caches.base import ClipFacts
 from inlay.caches.holes import DTYPES, CacheError
@@ -23,10 +22,10 @@ from inlay.container.tokens import Tokens
 from inlay.errors import InlayError, TokenFileError
 from inlay.fill import Filler
 from inlay.masking import Budget
-from inlay.scale.layout import TAR, VideoRecord, dump, dump_line, shard_name, shard_record_name, video_key
+from inlay.scale.layout import TAR, VideoRecord, dump, shard_name, shard_record_name, video_key
+from inlay.scale.shards import add_member, add_video, new_tar
 from inlay.scale.store import Store, open_store
 
-COPIED = 1 << 22  # bytes at once into a tar, whose own default is 16 kB
 SAMPLED = 16  # one clip of so many is decoded again to know the loss, where not all of them are
 
 
@@ -130,11 +129,9 @@ class ShardWriter:
             return
         clips: list[tuple[int, int]] = []
         for record, data in parts.clips:
-            clips.append((add_member(tar, f"{record.key}.inlay", data), len(data)))
-            note = {k: v for k, v in vars(record).items() if k not in ("shard", "offset")}
-            add_member(tar, f"{record.key}.json", dump_line(note).encode())
-            self.videos.append(replace(record, shard=shard, offset=clips[-1][0]))
-        offset = add_member(tar, f"{video_key(number)}.rest", parts.rest)
+            self.videos.append(add_video(tar, replace(record, shard=shard), io.BytesIO(data)))
+            clips.append((self.videos[-1].offset, len(data)))
+        offset = add_member(tar, f"{video_key(number)}.rest", io.BytesIO(parts.rest))
         self.latent_bytes += parts.latent_bytes
         self.loss += parts.loss
         self.files.append(
@@ -174,15 +171,3 @@ def clip_record(key: str, source: str, sha256: str, tokens: Tokens, data: bytes,
         width=info.width, height=info.height, fps=f"{info.fps.numerator}/{info.fps.denominator}", tokens=len(tokens),
         cells=tokens.cells, keep_rate=tokens.keep_rate, bytes=len(data), caption=facts.caption,
     )  # fmt: skip
-
-
-def new_tar(file: BinaryIO) -> tarfile.TarFile:
-    return tarfile.TarFile(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, copybufsize=COPIED)
-
-
-def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> int:
-    """A member without times and owners, so that bytes repeat; returns where its bytes begin."""
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    tar.addfile(info, io.BytesIO(data))
-    return tar.offset - -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE

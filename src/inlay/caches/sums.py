@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from inlay.caches.layout import CHECKSUMS, OTHERS, RESTORE, PackedFile, check_inside, lines_of
+from inlay.caches.layout import CHECKSUMS, OTHERS, RESTORE, PackedFile, check_inside
 from inlay.errors import TokenFileError
-from inlay.scale.layout import DATASET, SHARDS, DatasetRecord, known
+from inlay.scale.layout import DATASET, SHARDS, DatasetRecord, known, lines_of
 
 BLOCK = 1 << 20
 REMAKE = "fetch it again, or remove it and run inlay cache pack again"

@@ -136,7 +136,8 @@ class FastVideoDataset(Dataset[Any]):
 
     def __getitem__(self, i: int) -> dict[str, Any]:
         path, row = self.places[i]
-        found = dict(_rows(self.cache, path)[row])
+        found: dict[str, Any]
+        (found,) = _table(self.cache, path).slice(row, 1).to_pylist()
         found[BYTES] = self.cache.latents(path, row).contiguous().numpy().tobytes()
         return found
 
@@ -145,11 +146,10 @@ class FastVideoDataset(Dataset[Any]):
 
 
 @lru_cache(maxsize=2)
-def _rows(cache: PackedCache, path: str) -> list[dict[str, Any]]:
-    """The rows of a table without their latents; kept for the next row of the same table."""
+def _table(cache: PackedCache, path: str) -> Any:
+    """A table without its latents; kept for the next row of it."""
     _, rest = unpack_rest(cache.rest(path))
-    rows: list[dict[str, Any]] = rest_of_table(rest, len(cache.files[path].clips)).read(use_threads=False).to_pylist()
-    return rows
+    return rest_of_table(rest, len(cache.files[path].clips)).read(use_threads=False)
 
 
 class SimpleTunerFiles:

@@ -54,7 +54,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command -> lines; what follows # is 
     ),
     "bench": ("inlay bench --sizes 64x64 --frames 9 --stages encode,mask,decode --repeats 1",),
     "cache make": (
-        "inlay cache make videos/ latents/ --format musubi-wan --backbone mini --frames 9 --size 64  # or wan-2.2 ...",
+        "inlay cache make videos/ latents/ --format musubi-wan --backbone mini --frames 9 --size 96x64  # or wan-2.2",
     ),
     "cache pack": ("inlay cache pack latents/ packed/ --keep 0.5 --verify",),
     "cache unpack": ("inlay cache unpack packed/ restored/",),

@@ -6,6 +6,7 @@ Legend: B batch, C channels, T slots, H W grid.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class Filler:
         dtype: torch.dtype = torch.float32,
     ) -> Filler:
         """The LITs that were trained for these weights, from the first folder that has them; others would fill in
-        noise."""
+        noise. One that is passed over in any but the last folder, which is the package's own, is named in the log."""
         lits: dict[str, Lit] = {}
         absent: dict[str, str] = {}
         for name, suffix in LIT_FILES.items():
@@ -69,6 +70,8 @@ class Filler:
                     lits[name] = lit.to(device=device, dtype=dtype)
                 else:
                     absent[name] = f"{path} is for a backbone with weights {lit.backbone_hash}, these are {weight_hash}"
+                    if path.parent in folders[:-1]:  # a folder that the user gave: ours is the last
+                        logging.getLogger(__name__).warning("not used: %s", absent[name])
             absent[name] = absent[name] or f"they would be {path.name}, in the folder given as weights"
         return cls(lits, default=default, device=device, dtype=dtype, absent=absent)
 

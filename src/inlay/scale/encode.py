@@ -166,20 +166,11 @@ class UnfinishedFile:
         size = self.file.seek(0, 2)
         self.file.seek(0)
         record = VideoRecord(
-            key=video_key(self.index),
-            source=self.feed.item.name,
-            sha256=self.feed.opened().sha256,
-            frames=self._frames,
-            width=info.width,
-            height=info.height,
-            fps=f"{info.fps.numerator}/{info.fps.denominator}",
-            tokens=self._tokens,
-            cells=self._cells,
-            keep_rate=self._tokens / self._cells,
-            bytes=size,
-            caption=self.feed.item.caption,
-            damage=self.feed.damage,
-        )
+            key=video_key(self.index), source=self.feed.item.name, sha256=self.feed.opened().sha256,
+            frames=self._frames, width=info.width, height=info.height,
+            fps=f"{info.fps.numerator}/{info.fps.denominator}", tokens=self._tokens, cells=self._cells,
+            keep_rate=self._tokens / self._cells, bytes=size, caption=self.feed.item.caption, damage=self.feed.damage,
+        )  # fmt: skip
         moments, self.sums = sum((chunk.moments() for chunk in self.sums), LatentMoments()), []
         return Encoded(index=self.index, record=record, moments=moments, file=self.file)
 
@@ -191,7 +182,7 @@ class UnfinishedFile:
             if isinstance(cause, OSError):
                 check_scratch(cause)
         if isinstance(error, InlayError):
-            return str(error).removeprefix(f"{self.feed.item.address}: ").removeprefix("None: ")  # None: a copy
+            return self.feed.item.reason(error)
         text = (str(error).strip().splitlines() or ["no message"])[0]
         return f"unexpected {type(error).__name__}: {text}"
 

@@ -84,15 +84,9 @@ def tokenize(
             progress = work(plan, shards, store, run, make_shards, watch)
             dataset, counts = finish(store, plan, shards, recipe)
             outcome = TokenizeResult(
-                source=source,
-                out=out,
-                engine=run.engine,
-                dataset=dataset,
-                repeated=counts["repeated"],
-                damaged=counts["damaged"],
-                videos_before=progress.before,
-                seconds=time.perf_counter() - start,
-            )
+                source=source, out=out, engine=run.engine, dataset=dataset, repeated=counts["repeated"],
+                damaged=counts["damaged"], videos_before=progress.before, seconds=time.perf_counter() - start,
+            )  # fmt: skip
             write_report(store, outcome)
     if not dataset.videos:
         raise VideoError(
@@ -170,14 +164,10 @@ def work(
 
     watch(progress)
     if todo:
+        device = plan.config.device if ":" in plan.config.device else plan.device
         task = Task(
-            out=str(store),
-            config=plan.config,
-            device=plan.config.device if ":" in plan.config.device else plan.device,
-            threads=plan.threads,
-            batch=plan.batch,
-            run=uuid.uuid4().hex,
-            helpers=helpers_for(plan.device, plan.threads),
-        )
+            out=str(store), config=plan.config, device=device, threads=plan.threads, batch=plan.batch,
+            run=uuid.uuid4().hex, helpers=helpers_for(plan.device, plan.threads),
+        )  # fmt: skip
         make_shards(task, todo, run, count)
     return progress

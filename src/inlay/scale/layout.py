@@ -160,13 +160,18 @@ class DatasetRecord:
 
 def manifest_lines(text: str) -> Iterator[VideoRecord]:
     """The videos of `manifest.jsonl`, in order."""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         try:
             yield VideoRecord.parse(line)
         except (ValueError, TypeError, RecursionError) as error:
             raise TokenFileError(
                 f"{MANIFEST}: line {number} is damaged ({str(error)[:200]}); run inlay tokenize again to restore it"
             ) from error
+
+
+def lines_of(text: str) -> list[str]:
+    """Of a list that was read: names and captions may hold what Python takes for other ends of lines."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def known(cls: type, given: dict[str, Any]) -> dict[str, Any]:

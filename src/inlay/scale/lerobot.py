@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from inlay.errors import UsageError, VideoError, require
+from inlay.scale.layout import lines_of
 from inlay.video.decoder import video_stream
 from inlay.video.source import pyav
 
@@ -99,7 +100,7 @@ def _below(root: Path, template: str, **values: Any) -> Path:
 
 def _old_episodes(root: Path, info: dict[str, Any], cameras: list[str]) -> Iterator[Episode]:
     size, fps = int(info.get("chunks_size") or OLD_CHUNK), Fraction(str(info["fps"]))
-    for line in _text(root / "meta/episodes.jsonl").splitlines():
+    for line in lines_of(_text(root / "meta/episodes.jsonl")):
         row = json.loads(line)
         index = int(row["episode_index"])
         place = {"episode_chunk": index // size, "episode_index": index}

@@ -7,6 +7,7 @@ import csv
 import io
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,26 +51,25 @@ def finish(store: Store, plan: ShardPlan, shards: list[Shard], recipe: dict[str,
             entry = {"name": record.shard, "videos": len(record.videos), "bytes": record.bytes, "sha256": record.sha256}
             entries.append(entry)
     dataset = DatasetRecord(
-        layout_version=LAYOUT_VERSION,
-        format=plan.config.format,
-        recipe=recipe,
-        options=asdict(plan.config),
-        quarantined=len(refused),
-        keep_rate=totals["tokens"] / totals["cells"] if totals["cells"] else 0.0,
-        latent_count=moments.count,
-        latent_mean=list(moments.mean) if moments.count else [],
-        latent_std=list(moments.std) if moments.count else [],
-        shards=entries,
+        layout_version=LAYOUT_VERSION, format=plan.config.format, recipe=recipe, options=asdict(plan.config),
+        quarantined=len(refused), keep_rate=totals["tokens"] / totals["cells"] if totals["cells"] else 0.0,
+        latent_count=moments.count, latent_mean=list(moments.mean) if moments.count else [],
+        latent_std=list(moments.std) if moments.count else [], shards=entries,
         **{name: totals[name] for name in ("videos", "frames", "tokens", "cells", "bytes")},
-    )
-    quarantine = io.StringIO()
-    writer = csv.DictWriter(quarantine, ("path", "reason"), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(refused)
+    )  # fmt: skip
     store.write_text(MANIFEST, lines.getvalue())
-    store.write_text(QUARANTINE, quarantine.getvalue())
+    store.write_text(QUARANTINE, quarantine_table(refused))
     store.write_text(DATASET, dump(asdict(dataset)))
     return dataset, totals
+
+
+def quarantine_table(refused: Iterable[dict[str, str]]) -> str:
+    """`quarantine.csv`: path and reason of each source that could not be used."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ("path", "reason"), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(refused)
+    return text.getvalue()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

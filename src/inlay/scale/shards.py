@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from inlay.errors import require
 from inlay.scale.encode import Encoded
@@ -17,6 +17,7 @@ from inlay.scale.layout import PARQUET, TAR, TOKENS_COLUMN, LatentMoments, Video
 from inlay.scale.layout import shard_record_name as record_name
 from inlay.scale.store import Store
 
+COPIED = 1 << 22  # bytes at once into a tar, whose own default is 16 kB
 ROW_GROUP = 16  # rows that a reader of one video has to fetch
 COLUMNS = {  # of a Parquet shard -> type
     "key": "string",
@@ -68,21 +69,30 @@ class ShardRecord:
 def write_tar(path: Path, shard: str, videos: list[Encoded]) -> list[VideoRecord]:
     """`KEY.inlay` and `KEY.json` for each video; times, owners and modes are left out, so that bytes repeat."""
     records = []
-    with path.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    with path.open("wb") as file, new_tar(file) as tar:
         for video in videos:
-            record = video.record
-            _add(tar, f"{record.key}.inlay", video.file, record.bytes)
-            padded = -(-record.bytes // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            records.append(replace(record, shard=shard, offset=tar.offset - padded))
-            text = dump_line(_without_place(record)).encode()
-            _add(tar, f"{record.key}.json", io.BytesIO(text), len(text))
+            records.append(add_video(tar, replace(video.record, shard=shard), video.file))
     return records
 
 
-def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:
+def new_tar(file: BinaryIO) -> tarfile.TarFile:
+    return tarfile.TarFile(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, copybufsize=COPIED)
+
+
+def add_video(tar: tarfile.TarFile, record: VideoRecord, file: IO[bytes]) -> VideoRecord:
+    """A token file, and its manifest line beside it; returns the line with the place in the tar."""
+    offset = add_member(tar, f"{record.key}.inlay", file)
+    add_member(tar, f"{record.key}.json", io.BytesIO(dump_line(_without_place(record)).encode()))
+    return replace(record, offset=offset)
+
+
+def add_member(tar: tarfile.TarFile, name: str, file: IO[bytes]) -> int:
+    """A member without times and owners, so that bytes repeat; returns where its bytes begin."""
     info = tarfile.TarInfo(name)
-    info.size = size
+    info.size = file.seek(0, 2)
+    file.seek(0)
     tar.addfile(info, file)
+    return tar.offset - -(-info.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 def write_parquet(path: Path, shard: str, videos: list[Encoded]) -> list[VideoRecord]:

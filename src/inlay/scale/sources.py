@@ -12,7 +12,7 @@ from typing import Any
 
 from inlay.errors import InlayError, UsageError, VideoError
 from inlay.files import kind_of
-from inlay.scale.layout import known
+from inlay.scale.layout import known, lines_of
 from inlay.scale.lerobot import is_lerobot, read_episodes
 from inlay.scale.store import filesystem, is_address
 from inlay.scale.tables import TABLES, TableRow, read_table
@@ -51,10 +51,11 @@ class SourceItem:
     @property
     def path(self) -> str:
         """By which it could be listed again."""
-        if self.listed is not None:
-            return readable(self.listed)
-        member = self.name.rpartition("!")[2]
-        return readable(self.address if self.offset is None else f"tar://{member}::{self.address}")
+        return readable(self.listed or self.address)
+
+    def reason(self, error: Exception) -> str:
+        """What is wrong with it, without the name that a list has beside it."""
+        return str(error).removeprefix(f"{self.address}: ").removeprefix("None: ")  # None: a copy
 
 
 Sets = dict[str, dict[str, SourceItem]]  # LeRobot data sets that a list names, each read once
@@ -133,7 +134,8 @@ def _expanded(item: SourceItem) -> Iterator[SourceItem]:
     try:
         for m in members(item.address, SUFFIXES):
             name, caption = readable(f"{item.name}!{m.name}"), None if m.caption is None else readable(m.caption)
-            yield replace(item, name=name, offset=m.offset, size_bytes=m.size_bytes, caption=caption)
+            listed = f"tar://{m.name}::{item.address}"
+            yield replace(item, name=name, offset=m.offset, size_bytes=m.size_bytes, caption=caption, listed=listed)
     except VideoError as error:  # what came before the damage has been listed
         yield replace(item, problem=str(error))
 
@@ -225,4 +227,4 @@ def dump_sources(items: Iterable[SourceItem]) -> str:
 
 
 def parse_sources(text: str) -> list[SourceItem]:
-    return [SourceItem.parse(line) for line in text.splitlines()]
+    return [SourceItem.parse(line) for line in lines_of(text)]

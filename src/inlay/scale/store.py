@@ -88,7 +88,7 @@ class Store:
         """Remove what an interrupted job left half-written: nothing ever is."""
 
     def has_files(self) -> bool:
-        return bool(self.fs.exists(self.base) and self.fs.ls(self.base, detail=False))
+        return bool(self.fs.isdir(self.base) and self.fs.ls(self.base, detail=False))
 
     def size(self, name: str) -> int | None:
         try:

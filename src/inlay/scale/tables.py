@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError, require
+from inlay.scale.layout import lines_of
 from inlay.scale.store import open_bytes
 
 NAMES, NAME = 12, 40  # columns that a message shows, and letters of each
@@ -43,7 +44,7 @@ def read_text(place: str) -> str:
 
 def text_rows(place: str) -> Iterator[dict[str, Any]]:
     """One path a line."""
-    yield from ({"path": line.strip()} for line in read_text(place).splitlines() if line.strip())
+    yield from ({"path": line.strip()} for line in lines_of(read_text(place)) if line.strip())
 
 
 def csv_rows(place: str) -> Iterator[dict[str, Any]]:
@@ -56,7 +57,7 @@ def csv_rows(place: str) -> Iterator[dict[str, Any]]:
 
 
 def json_rows(place: str) -> Iterator[dict[str, Any] | str]:
-    for number, line in enumerate(read_text(place).splitlines(), 1):
+    for number, line in enumerate(lines_of(read_text(place)), 1):
         if not line.strip():
             continue
         try:

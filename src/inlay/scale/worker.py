@@ -166,15 +166,10 @@ class Worker:
             with part.open("rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             size = part.stat().st_size
+        moments = sum((video.moments for video in made), LatentMoments())
         return ShardRecord(
-            number=shard.number,
-            shard=name,
-            bytes=size,
-            sha256=sha256,
-            videos=videos,
-            refused=refused,
-            moments=sum((video.moments for video in made), LatentMoments()),
-        )
+            number=shard.number, shard=name, bytes=size, sha256=sha256, videos=videos, refused=refused, moments=moments
+        )  # fmt: skip
 
 
 class OpenVideos:

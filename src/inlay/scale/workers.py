@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import pickle
@@ -189,6 +190,7 @@ def work(task: bytes, pipe: Connection) -> None:
 
         config: dict[str, bool] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
         config["daemon"] = False  # it may have helpers: they end by themselves when it does
+        logging.getLogger("inlay.fill").setLevel(logging.ERROR)  # whoever began the job has said which LIT is not used
         worker = Worker(pickle.loads(task))
         pipe.send(("ready",))
         while True:

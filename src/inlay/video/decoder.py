@@ -36,7 +36,8 @@ class Decoder:
         except VideoError:
             self.container.close()
             raise
-        self.stream.thread_type = "AUTO"
+        # threads that each decode a frame lose good ones at the end of a file that was cut short
+        self.stream.thread_type = "SLICE" if source.shortfall() else "AUTO"
 
     def close(self) -> None:
         self.container.close()

@@ -12,7 +12,7 @@ import typer
 from inlay.cli import options
 from inlay.cli.help import PanelCommand, PanelGroup
 from inlay.cli.screen import Screen
-from inlay.errors import TokenFileError
+from inlay.errors import TokenFileError, UsageError
 
 if TYPE_CHECKING:
     from inlay.caches.restore import VerifyResult
@@ -37,6 +37,9 @@ Tau = Annotated[
 MostLoss = Annotated[
     float | None,
     typer.Option("--loss", metavar="X", help="Latents come back within X of their length, on average.  [default: 0.1]"),
+]
+LatentCriterion = Annotated[
+    str, typer.Option("--criterion", metavar="NAME", help="Distance: latent-l1, latent-l2, latent-cosine.")
 ]
 PlainFill = Annotated[str, typer.Option("--fill", metavar="NAME", help="How dropped cells come back: hold or linear.")]
 UnpackFill = Annotated[str, typer.Option("--fill", metavar="NAME", help="auto (what pack was told), hold or linear.")]
@@ -75,7 +78,7 @@ class Packing:
     tokens: options.TokenCount = None
     bits: options.Bits = None
     exact: options.Exact = False
-    criterion: options.Criterion = "latent-l1"
+    criterion: LatentCriterion = "latent-l1"
     reference: options.Reference = "last-kept"
     precision: options.Precision = "q8-quick"
     fill: PlainFill = "hold"
@@ -93,6 +96,8 @@ class Measuring:
     def load(self) -> Tokenizer | None:
         """The tokenizer, or None where no backbone is named."""
         if self.backbone is None:
+            if self.weights is not None:
+                raise UsageError("weights are those of a backbone; name it as well", about="backbone")
             return None
         from inlay.tokenizer import Tokenizer
 
@@ -116,7 +121,9 @@ def pack(
     """
     from inlay.caches import PackConfig, pack_cache
 
-    config = PackConfig(**vars(packing))
+    config, tokenizer = PackConfig(**vars(packing)), measuring.load()  # a wrong name shows before the work
+    if tokenizer is not None and not verify:
+        raise UsageError("clips are decoded when all is read back; ask for that as well", about="verify")
     with screen.bar("packing (files)", "{task.fields[mb]:.0f} MB", time_left=True, mb=0.0) as update:
         result = pack_cache(
             cache, out, config, workers=workers,
@@ -125,7 +132,7 @@ def pack(
     record, rows = result.record(), result.rows()
     ok = True
     if verify:
-        checked = _verified(out, cache, measuring, screen)
+        checked = _verified(out, cache, tokenizer, screen)
         ok = not checked.problems
         record, rows = {**record, "verified": checked.record()}, [*rows, *checked.rows()]
     screen.show(record, rows)
@@ -150,7 +157,7 @@ def verify(packed: Packed, *, against: Against = None, measuring: Measuring, scr
 
     With --against, compare it with the cache it was made of. The exit code is 4 if something is damaged or differs.
     """
-    result = _verified(packed, against, measuring, screen)
+    result = _verified(packed, against, measuring.load(), screen)
     screen.show(result.record(), result.rows())
     if result.problems:
         raise typer.Exit(TokenFileError.exit_code)
@@ -177,20 +184,23 @@ def make(
     config = MakeConfig(format=format, frames=frames, size=size, text=text)
     model.check()
     tokenizer = model.load()
-    if note := FORMATS[format].stranger(tokenizer.spec.name, tokenizer.spec.channels):
+    note = FORMATS[format].stranger(tokenizer.spec.name, tokenizer.spec.channels)
+    if note:
         screen.note(note)  # before hours of work
     if text is not None and not FORMATS[format].takes_text:
         screen.note(f"{FORMATS[format].about}, keeps text in files that its own tool makes; --text is not used")
     with screen.bar("encoding (files)", time_left=True) as update:
         result = make_cache(source, out, config, tokenizer, watch=_counting(update))
+    if result.note and not note:
+        screen.note(result.note)
     screen.show(result.record(), result.rows())
 
 
-def _verified(place: str, against: str | None, measuring: Measuring, screen: Screen) -> VerifyResult:
+def _verified(place: str, against: str | None, tokenizer: Tokenizer | None, screen: Screen) -> VerifyResult:
     from inlay.caches import verify_cache
 
     with screen.bar("verifying (files)", time_left=True) as update:
-        return verify_cache(place, against=against, tokenizer=measuring.load(), watch=_counting(update))
+        return verify_cache(place, against=against, tokenizer=tokenizer, watch=_counting(update))
 
 
 def _counting(update: Callable[..., None]) -> Callable[[int, int], None]:

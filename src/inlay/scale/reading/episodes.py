@@ -72,7 +72,7 @@ class EpisodeDataset(Dataset[EpisodeSample]):
         self.tokens = TokenDataset(tokens)
         self._places = {record.source: i for i, record in enumerate(self.tokens.records())}
         episodes = read_episodes(root)
-        known = tuple(episodes[0].cameras)
+        self._listed, known = len(episodes), tuple(episodes[0].cameras)
         for camera in cameras or ():
             if camera not in known:
                 raise UsageError(f"{root} has no camera {camera!r}; it has {', '.join(known)}")
@@ -88,7 +88,7 @@ class EpisodeDataset(Dataset[EpisodeSample]):
     @property
     def missing(self) -> int:
         """Episodes that were not tokenised: `quarantine.csv` says why."""
-        return len(read_episodes(self.root)) - len(self.episodes)
+        return self._listed - len(self.episodes)
 
     def __len__(self) -> int:
         return len(self.episodes)

@@ -82,21 +82,10 @@ def record_of(member: Member, data: bytes) -> VideoRecord:
         return member.record
     s = summary(files.as_file(data, member.name))
     return VideoRecord(
-        key=member.key,
-        source=member.name,
-        sha256="",
-        frames=s.frames,
-        width=s.width,
-        height=s.height,
-        fps=s.frame_rate,
-        tokens=s.tokens,
-        cells=s.cells,
-        keep_rate=s.keep_rate,
-        bytes=s.bytes,
-        shard=member.place,
-        offset=member.offset,
-        caption=member.caption,
-    )
+        key=member.key, source=member.name, sha256="", frames=s.frames, width=s.width, height=s.height,
+        fps=s.frame_rate, tokens=s.tokens, cells=s.cells, keep_rate=s.keep_rate, bytes=s.bytes, shard=member.place,
+        offset=member.offset, caption=member.caption,
+    )  # fmt: skip
 
 
 def _folder(folder: str) -> TokenSet:

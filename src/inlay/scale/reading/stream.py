@@ -197,7 +197,7 @@ def _place(rank: int | None, world: int | None) -> tuple[int, int]:
     if rank is None and world is None:
         spread = torch.distributed.is_available() and torch.distributed.is_initialized()
         return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if spread else (0, 1)
-    rank, world = rank or 0, world or 1
+    rank, world = 0 if rank is None else rank, 1 if world is None else world
     if not 0 <= rank < world:
         raise ConfigError(f"rank is counted from 0 and below world; got rank {rank} of {world}")
     return rank, world
