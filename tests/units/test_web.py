@@ -819,6 +819,9 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
         taken.listen()
         with pytest.raises(UsageError, match="another port"):
             free_port(ServeConfig(port=taken.getsockname()[1]))
+    for host in ("192.0.2.1", "nowhere.invalid"):  # the first is nobody's
+        with pytest.raises(UsageError, match=r"not an address of this machine .* try 127"):
+            free_port(ServeConfig(host=host))
 
 
 @pytest.mark.parametrize("settings", [{"port": 70000}, {"waiting": 0}, {"sessions": 0}])
