@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inlay.draw.images import data_uri
 from inlay.draw.plots import Panel, svg
-from inlay.errors import MissingError
+from inlay.errors import MissingError, number_of
 from inlay.research.studies.opening import headline, sentences
 from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table
 
@@ -149,7 +149,7 @@ def _folded(section: Section, text: str) -> str:
     """The heading in sight, for the menu, and the rest below it on demand."""
     heading, _, body = text.partition("\n")
     tables, figures = len(section.tables), len([f for f in section.figures if f.file])
-    counts = [f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((tables, "table"), (figures, "picture")) if n]
+    counts = [number_of(n, what) for n, what in ((tables, "table"), (figures, "picture")) if n]
     title = ", ".join(counts) or "what was found"
     return f'{heading}\n\n<details markdown="1"><summary>{title}</summary>\n{body}\n</details>\n'
 
