@@ -207,7 +207,7 @@ def eval_section(
 
 
 def _by_rule(rows: Rows, data: DataSet, metrics: Sequence[str], config: MeasureConfig) -> Table:
-    columns = ("Rule", "Keep rate ↓", "bits/pixel ↓", "NFE ↓", *(heading(m) for m in metrics))
+    columns = ("Rule", "Keep rate ↓", "bits/pixel ↓", "extra passes ↓", *(heading(m) for m in metrics))
     body = []
     for name, records in rows.items():
         cells = records[0].cells
