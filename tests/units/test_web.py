@@ -560,6 +560,8 @@ def test_an_address_brings_back_the_step(stepped: Actions) -> None:
     data = shown(view)["settings"]
     assert (data["A"]["step"], data["A"]["tau"], data["A"]["fill"]) == ("coarse", 0.07, "hold")
     assert data["B"]["step"] == "coarse", "one that is unknown leaves what was there: B begins as A is"
+    view = stepped.open("bob", "#clip=Moving+square&A=tau:0.07:hold:coarse&B=keep:0.3:hold", quiet)
+    assert shown(view)["settings"]["B"]["step"] is None, "as the address is written where B has the model's own"
 
 
 @pytest.mark.parametrize(("name", "rate"), [(TENTH, 0.10), (PAPER, 0.62), (ALL, 1.0)])

@@ -239,8 +239,8 @@ class Actions:
             session.choose_tau(number, which)
         if fill in self.fills:
             session.setting(which).fill = fill
-        if step in self.steps:
-            session.choose_step(step, which)
+        if not step or step in self.steps[1:]:  # none is the model's own, also where B began with that of A
+            session.choose_step(step or None, which)
 
     def _decode(self, session: Session, which: str, fill: str, advance: Advance) -> bool:
         """False: what was decoded is no longer what is shown."""
