@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inlay.errors import ConfigError, InlayError, VideoError
+from inlay.errors import ConfigError, InlayError, VideoError, number_of
 from inlay.video.frames import Video
 from inlay.video.listing import PICTURE_SUFFIXES, find_videos, is_frame_folder
 
@@ -87,6 +87,11 @@ class DataSet:
 
     def __len__(self) -> int:
         return len(self.clips)
+
+    @property
+    def counted(self) -> str:
+        """Its name and size, as captions tell them."""
+        return f"{self.name} ({number_of(len(self), 'clip')})"
 
     def first(self, limit: int) -> DataSet:
         """The first clips only; 0 means all."""

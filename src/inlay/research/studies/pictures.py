@@ -170,7 +170,7 @@ def backbones(work: Workspace) -> Section:
             "Encoder statistics alone. The scores are those of a last-kept scan whose threshold equals their mean; a "
             "higher CoV (std over mean) means that one threshold tells still from moving more cleanly.",
         ),
-        tables=(Table(caption=f"Latents on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(rows)),),
+        tables=(Table(caption=f"Latents on {data.counted}", columns=columns, rows=tuple(rows)),),
         figures=(work.plot("backbones.png", "Per-channel standard deviations and scores.", _distributions(profiles)),),
         setup=work.setup(data, metrics=()),
     )

@@ -200,7 +200,7 @@ def _failing(examined: Mapping[str, Sequence[Finding]]) -> list[str]:
 def _provenance(section: Section) -> str:
     setup = section.setup
     sets = "; ".join(
-        f"{d['name']}: {len(d['clips'])} clips of {d['spec']['frames']} frames, side {d['spec']['size']}, "
+        f"{d['name']}: {number_of(len(d['clips']), 'clip')} of {d['spec']['frames']} frames, side {d['spec']['size']}, "
         f"interval {d['spec']['interval']}, split {d['split']}"
         for d in setup.get("data", [])
     )
