@@ -19,6 +19,7 @@ from inlay.research.studies.sections import Cell, Figure, Finding, Section, Tabl
 STYLE, SCRIPT = (Path(__file__).with_name(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
 IMAGE_KINDS = {".avif": "avif", ".jpg": "jpeg", ".png": "png", ".webp": "webp"}
 OPEN_SECTIONS = 2  # more are folded
+MADE = "Made by `inlay study docs`"  # by which a page is known that may be written anew
 HEADLINE_ALT = "PSNR against the keep rate"
 EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
 
@@ -136,10 +137,10 @@ def results_page(sections: Sequence[Section], *, figures: str = "", headline_fil
     said = " ".join(sentences(sections))
     plot = f"![{HEADLINE_ALT}]({headline_file})\n\n" if headline_file else ""
     head = (
-        f"# Results\n\n{said}\n\n{plot}Made by `inlay study docs` from the records of the studies; do not edit by "
-        "hand. Numbers in brackets are 95 % intervals. Rows that begin with `paper:` are the paper's own, with another "
-        "backbone (Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric "
-        "follows is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
+        f"# Results\n\n{said}\n\n{plot}{MADE} from the records of the studies; do not edit by hand. Numbers in "
+        "brackets are 95 % intervals. Rows that begin with `paper:` are the paper's own, with another backbone "
+        "(Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric follows "
+        "is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
     )
     parts = [_folded(s, f"{s.markdown(figures=figures, narrow=True)}\n{_provenance(s)}") for s in sections]
     return "\n".join([head, in_short(sections), *parts])
