@@ -87,10 +87,9 @@ def read_sections(store: Store) -> list[Section]:
 def write_page(store: Store, page: Path) -> Path:
     """The Markdown page of results, from the sections alone: no data, no weights."""
     sections = read_sections(store)
-    files = {name: store.root / "sections" / f"{name}.json" for name in STUDIES}
     for name in set(STUDIES) - {section.name for section in sections}:
-        if files[name].exists():
-            raise UsageError(f"{files[name]}: is damaged; run inlay study {name} again, or remove the file")
+        if (file := store.root / "sections" / f"{name}.json").exists():
+            raise UsageError(f"{file}: is damaged; run inlay study {name} again, or remove the file")
     if not sections:
         raise UsageError(f"{store.root}: no study has left a section here; run one first: inlay study main --out DIR")
     if page.exists() and not (page.is_file() and MADE.encode() in page.read_bytes()):
