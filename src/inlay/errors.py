@@ -123,6 +123,15 @@ def check_number(
         raise ConfigError(f"{name} is {wanted}; got {shown}{why}", about=name)
 
 
+def number_of(count: int, what: str) -> str:
+    """So many of something, in words.
+
+    >>> number_of(1, "frame"), number_of(2_000, "clip")
+    ('1 frame', '2,000 clips')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def check_kind(value: object, kind: type | tuple[type, ...], wanted: str) -> None:
     """Refuse what is of another class than `wanted` tells.
 

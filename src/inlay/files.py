@@ -199,6 +199,13 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, durable: bool = F
         part.write_bytes(data)
 
 
+def check_folder(folder: Path, *, about: str | tuple[str, ...] = ()) -> None:
+    """Refuse a place for a folder where something else stands."""
+    check_length(folder)
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is {kind_of(folder) or 'a file'}; give the name of a folder", about=about)
+
+
 @contextmanager
 def made_folder(path: str | os.PathLike[str], *, notes: tuple[str, ...] = ()) -> Iterator[Path]:
     """A folder for results, made if need be; one made here goes again if the block fails and leaves no result in it.
@@ -207,9 +214,7 @@ def made_folder(path: str | os.PathLike[str], *, notes: tuple[str, ...] = ()) ->
         notes: files in it that are no results.
     """
     folder = Path(path)
-    check_length(folder)
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: is {kind_of(folder) or 'a file'}; give the name of a folder")
+    check_folder(folder)
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

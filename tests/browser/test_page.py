@@ -159,7 +159,18 @@ def test_what_is_not_taken_is_explained(visit: Any, clip: Path, tmp_path: Path) 
         ann.says(words)
         assert ann.page.locator("#status [role=alert]").count() == 1
     ann.shoot("refused")
+    words = tmp_path / "words.txt"
+    words.write_text("no pictures")
+    ann.give("video", words)
+    ann.says("words.txt is not a video")
+    ann.give("video", corrupt)
+    ann.says("corrupt.inlay is a token file; give it under 'Token file'")
+    with ann.page.expect_file_chooser():
+        ann.page.locator("#video button").first.click()
+    assert ann.page.locator("#video input[type=file]").get_attribute("accept").startswith("video/*")
     ann.page.get_by_role("tab", name="Token file").click()
+    ann.give("tokens", clip)
+    ann.says("square.mkv: not a token file")
     ann.give("tokens", corrupt)
     ann.says("corrupt.inlay")
     ann.shoot("corrupt")

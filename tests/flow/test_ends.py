@@ -21,6 +21,8 @@ MODEL = ["--backbone", "mini-untrained"]
         (["serve", "--threads", "100000"], "from 1 to"),
         (["serve", "--threads", "0"], "from 1 to"),
         (["serve", "--max-work", "nan"], "max_work"),
+        (["serve", "--port", "many"], "'--port': Input should be a valid integer; got 'many' (see"),
+        (["eval", "DATA", "--limit", "-1"], "greater than or equal to 0; got '-1' (see"),
         (["bench", "--sizes", "100000x100000"], "pixels"),
         (["bench", "--sizes", f"{'9' * 5000}x1"], "unknown size"),
         (["bench", "--sizes", "64x64", "--frames", "1000000000"], "pixels"),

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from inlay.cli.main import main
-from inlay.errors import ConfigError, VideoError
+from inlay.errors import ConfigError, UsageError, VideoError
 from inlay.measure import MeasureConfig
-from inlay.research.studies.catalogue import read_sections, run_study
+from inlay.research.studies.catalogue import read_sections, run_study, write_page
 from inlay.research.studies.datasets import ClipSpec, open_data
 from inlay.research.studies.evaluate import Bench
 from inlay.research.studies.records import Reading, Record, Store
@@ -141,8 +141,24 @@ def test_a_damaged_section_or_profile_is_made_again(tiny_mini, folder: Path, tmp
     (profile,) = (tmp_path / "records" / "backbones").iterdir()
     profile.write_text('{"no": "profile"}')
     (tmp_path / "sections" / "main.json").write_text('{"name": "main"}')
+    with pytest.raises(UsageError, match=r"main\.json: is damaged; run inlay study main again"):
+        write_page(Store(tmp_path), tmp_path / "page.md")
     after = run_study(workspace(tiny_mini, folder, tmp_path), "backbones")
     assert after.tables == before.tables and [s.name for s in read_sections(Store(tmp_path))] == ["backbones"]
+
+
+def test_a_page_that_somebody_else_wrote_is_left_alone(tiny_mini, folder: Path, tmp_path: Path) -> None:
+    run_study(workspace(tiny_mini, folder, tmp_path), "backbones")
+    page = tmp_path / "page.md"
+    page.write_text("my own notes")
+    with pytest.raises(UsageError, match="is no page of results; give another name"):
+        write_page(Store(tmp_path), page)
+    with pytest.raises(UsageError, match="is no page of results"):
+        write_page(Store(tmp_path), tmp_path)
+    assert page.read_text() == "my own notes"
+    page.unlink()
+    for _ in range(2):  # its own is written anew
+        assert "# Results" in write_page(Store(tmp_path), page).read_text()
 
 
 def test_a_threshold_that_is_none_is_refused_before_a_clip_is_read(tiny_mini) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inlay.backbones import WEIGHTS
 from inlay.cli.commands.train import app
-from inlay.errors import UsageError, VideoError
+from inlay.errors import OutputError, UsageError, VideoError
 from inlay.train.config import option_fields
 from inlay.train.data import Batch
 from inlay.train.loop import Training
@@ -136,6 +136,16 @@ def test_what_cannot_work_is_said_before_anything_is_loaded(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="unknown preset 'plux'; did you mean 'plus'"):
         invoke("lit", tmp_path, "--run", tmp_path / "run", "--preset", "plux")
     assert not (tmp_path / "run").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="is a file; give the name of a folder"):
+        invoke("lit", tmp_path, "--run", tmp_path / "file")
+
+
+def test_one_video_is_enough(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    video = folder / "1.mp4"
+    invoke("backbone", video, "--run", tmp_path / "run", *QUICK, "--steps", "1", "--batch", "1")
+    assert "1 step of 1 clip of 5x32x32 from 1 video, on cpu" in capsys.readouterr().err
+    assert str(video.resolve()) in (tmp_path / "run" / "data.json").read_text()
 
 
 def test_every_setting_is_a_flag_that_explains_itself() -> None:

@@ -47,6 +47,7 @@ def test_every_stage_is_timed_on_every_path(small: Tokenizer) -> None:
     assert by[2, "encode"]["gflop"] == pytest.approx(2 * by[1, "encode"]["gflop"])
     json.dumps(record)
     text = table(record)
+    assert "(fast paths " in text.splitlines()[0], "their floors are counted from a higher rate"
     assert "floor ms" in text and "16x24" in text and len(text.splitlines()) == 2 + len(record["rows"])
 
 

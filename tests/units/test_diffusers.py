@@ -118,8 +118,9 @@ def test_a_saved_model_through_the_tokenizer(tmp_path: Path) -> None:
     assert tokens.recipe.backbone == str(folder)
     assert tokenizer.decode(tokens, fill="linear").frames.shape == clip.frames.shape
     other = Tokenizer.from_pretrained("mini-untrained", device="cpu")
-    with pytest.raises(MissingError, match="these tokens were made with"):
+    with pytest.raises(MissingError, match="these tokens were made with") as caught:
         other.decode(tokens)
+    assert caught.value.about == ("weights",), "the command line names the flag"
 
 
 # --- TAEF2 ------------------------------------------------------------------------------------------------------------

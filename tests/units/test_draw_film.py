@@ -124,6 +124,8 @@ def test_the_caption_tells_what_a_file_of_the_same_chunks_would(tmp_path: Path) 
     assert "66.7 % kept" in first and f"{alone:.3f} bits" in first, "both up to the chunk that is shown"
     without = Caption(title="a.inlay").add(tokens[0], None, video[:9])
     assert without.startswith("a.inlay") and "PSNR" not in without
+    counted = Caption(bits_per_pixel=0.25).add(tokens[0], None, video[:9])
+    assert "0.250 bits a pixel" in counted, "as the table beneath says it"
 
 
 def test_the_caption_is_as_wide_as_the_film_and_fits() -> None:

@@ -134,6 +134,9 @@ def test_the_report_lists_every_path_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(found) == len(PATHS)
     assert found["LIT kernels (CUDA, bfloat16 or float16)"] == found["LIT window by window (CPU)"] == "on"
     assert found["compiled networks (CUDA)"].startswith("off: INLAY_FAST=compile turns it on")
+    with monkeypatch.context() as without:
+        without.setitem(NEEDS, "cuda", (lambda: False, "no CUDA device"))
+        assert fast_paths()["compiled networks (CUDA)"] == "off: no CUDA device", "what nothing can turn on comes first"
     monkeypatch.setenv("INLAY_FAST", "0")
     assert set(fast_paths().values()) == {"off: INLAY_FAST=0", found["compiled networks (CUDA)"]}
 

@@ -127,6 +127,17 @@ def test_an_address_is_one_in_any_case(scheme: str) -> None:
     assert "no such file" not in refusal(f"{scheme}://127.0.0.1:9/a.mp4")
 
 
+def test_where_nothing_can_be_read_nothing_is_offered(tmp_path: Path) -> None:
+    path = make(
+        tmp_path / "a.mp4", gradient(20, 96, 96), options={"g": "50"}, container_options={"movflags": "faststart"}
+    )
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b"mdat") + 40])
+    with pytest.raises(VideoError, match=r"0 frames could be read; fetch the file again$") as caught:
+        read_video(path)
+    assert caught.value.about == ()
+
+
 def test_mp4_cut_before_its_table(tmp_path: Path) -> None:
     path = make(tmp_path / "a.mp4", gradient(20))
     whole = path.read_bytes()

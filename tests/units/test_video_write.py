@@ -163,6 +163,8 @@ def test_refusals_come_before_any_work(tmp_path: Path) -> None:
         check_target(tmp_path / "d.mp4", force=True)
     with pytest.raises(UsageError, match="no chunks"):
         write_video([], tmp_path / "a.mp4")
+    with pytest.raises(UsageError, match="written to a path; got Video"):
+        write_video(tmp_path / "a.mp4", clip(1))  # type: ignore[arg-type]
     assert taken.read_bytes() == before
     assert len(read_video(write_video(clip(3), taken, force=True))) == 3
 

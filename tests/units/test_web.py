@@ -560,6 +560,8 @@ def test_an_address_brings_back_the_step(stepped: Actions) -> None:
     data = shown(view)["settings"]
     assert (data["A"]["step"], data["A"]["tau"], data["A"]["fill"]) == ("coarse", 0.07, "hold")
     assert data["B"]["step"] == "coarse", "one that is unknown leaves what was there: B begins as A is"
+    view = stepped.open("bob", "#clip=Moving+square&A=tau:0.07:hold:coarse&B=keep:0.3:hold", quiet)
+    assert shown(view)["settings"]["B"]["step"] is None, "as the address is written where B has the model's own"
 
 
 @pytest.mark.parametrize(("name", "rate"), [(TENTH, 0.10), (PAPER, 0.62), (ALL, 1.0)])
@@ -819,6 +821,9 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
         taken.listen()
         with pytest.raises(UsageError, match="another port"):
             free_port(ServeConfig(port=taken.getsockname()[1]))
+    for host in ("192.0.2.1", "nowhere.invalid"):  # the first is nobody's
+        with pytest.raises(UsageError, match=r"not an address of this machine .* try 127"):
+            free_port(ServeConfig(host=host))
 
 
 @pytest.mark.parametrize("settings", [{"port": 70000}, {"waiting": 0}, {"sessions": 0}])

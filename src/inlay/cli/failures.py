@@ -58,7 +58,10 @@ def _diagnose(error: BaseException) -> tuple[str, int]:
     if hasattr(error, "format_message"):  # typer's usage errors; their class moves between typer's releases
         context = getattr(error, "ctx", None)
         hint = f" (see: {context.command_path} --help)" if context is not None else ""
-        return f"{error.format_message().strip().rstrip('.')}{hint}", UsageError.exit_code
+        said, cause = error.format_message().strip().rstrip("."), error.__cause__
+        if cause is not None and hasattr(cause, "errors"):  # pydantic's: typer tells what is wanted, not what was given
+            said = f"{said.partition(', unable')[0]}; got {cause.errors()[0]['input']!r}"
+        return f"{said}{hint}", UsageError.exit_code
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
         if error.errno == errno.ENAMETOOLONG:

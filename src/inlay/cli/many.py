@@ -14,8 +14,8 @@ import typer
 from inlay.cli.failures import explain
 from inlay.cli.paths import STREAM, TOKEN_SUFFIX
 from inlay.cli.screen import Rows, Screen, one_line
-from inlay.errors import InlayError, OutputError, TokenFileError, UsageError, VideoError
-from inlay.files import check_length, kind_of, portable_name, too_long
+from inlay.errors import InlayError, TokenFileError, UsageError, VideoError
+from inlay.files import check_folder, portable_name, too_long
 
 DECODED = ".decoded"  # at the end of the name of what `inlay decode` wrote
 
@@ -97,9 +97,7 @@ def _items(word: str, suffixes: tuple[str, ...], error: type[InlayError], what: 
 
 def targets(inputs: Inputs, folder: str, suffix: str) -> dict[Input, str]:
     """Where each result goes, in a folder that is made if need be; no two at one place, and none without a name."""
-    check_length(folder)
-    if (kind := kind_of(Path(folder))) not in (None, "a folder") or Path(folder).is_file():
-        raise OutputError(f"{folder}: is {kind or 'a file'}; give the name of a folder", about="out_dir")
+    check_folder(Path(folder), about="out_dir")
     placed: dict[str, Input] = {}
     for item in inputs.items:
         if item.source == STREAM:

@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from inlay.errors import ConfigError, UsageError
 
@@ -25,7 +25,7 @@ def running(name: str, *, threads: int | None, quiet: bool, verbose: bool) -> It
     """Run a command with so many threads, and say what it does if that is wanted; afterwards all is as before."""
     if quiet and verbose:
         raise UsageError("a command cannot say more and nothing; choose one", about=("quiet", "verbose"))
-    with _limited(threads), _telling(name) if verbose else _silent():
+    with nullcontext() if threads is None else _limited(threads), _telling(name) if verbose else nullcontext():
         yield
 
 
@@ -44,10 +44,7 @@ def reuse_memory() -> None:
 
 
 @contextmanager
-def _limited(threads: int | None) -> Iterator[None]:
-    if threads is None:
-        yield
-        return
+def _limited(threads: int) -> Iterator[None]:
     most = max(MOST_THREADS, os.cpu_count() or 1)
     if not 1 <= threads <= most:
         raise ConfigError(f"threads are counted from 1 to {most}; got {threads}", about="threads")
@@ -59,11 +56,6 @@ def _limited(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    yield
 
 
 @contextmanager

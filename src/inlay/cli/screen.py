@@ -149,10 +149,6 @@ def plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def clips_text(count: int) -> str:
-    return "1 clip" if count == 1 else f"{count} clips"
-
-
 def size_text(size_bytes: int) -> str:
     """`41,308 bytes` or `1.24 MB (1,240,311 bytes)`.
 

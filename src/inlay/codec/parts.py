@@ -245,7 +245,8 @@ class Parts:
         if (recipe.backbone, recipe.weight_hash) != (here.name, here.weight_hash):
             raise MissingError(
                 f"these tokens were made with {recipe.backbone} (weights {recipe.weight_hash}), "
-                f"and this is {here.name} (weights {here.weight_hash}); load the weights they were made with"
+                f"and this is {here.name} (weights {here.weight_hash}); load the weights they were made with",
+                about="weights",
             )
         if channels != here.channels:
             raise ShapeError(f"{here.name} has {here.channels} channels, the tokens have {channels}")

@@ -26,9 +26,11 @@ class Caption:
 
     Args:
         title: the name of the file.
+        bits_per_pixel: as somebody else counts them; without it those of a token file are counted.
     """
 
     title: str = ""
+    bits_per_pixel: float | None = None
     kept: KeepCurve = field(default_factory=KeepCurve)
     _bytes: int = 0
     _pixels: int = 0
@@ -38,15 +40,16 @@ class Caption:
         """The line for the next chunk."""
         first = not self.kept.frames
         self.kept.add(tokens)
-        self._bytes += added_bytes(tokens, first=first)
-        self._pixels += pixel_count(tokens.info)
+        if self.bits_per_pixel is None:
+            self._bytes += added_bytes(tokens, first=first)
+            self._pixels += pixel_count(tokens.info)
         if original is not None:
             self._errors.update(original.frames.cpu(), result.frames.cpu())
         return self._line(tokens)
 
     def _line(self, tokens: Tokens) -> str:
         recipe = tokens.recipe
-        bits = 8 * self._bytes / self._pixels
+        bits = 8 * self._bytes / self._pixels if self.bits_per_pixel is None else self.bits_per_pixel
         words = [self.title] if self.title else []
         words += [f"tau {recipe.tau:.3g}", f"{100 * self.kept.keep_rate:.1f} % kept", f"{bits:.3f} bits a pixel"]
         words += [f"PSNR {self._errors.finish()['psnr']:.1f} dB"] if self._errors.frames else []

@@ -67,7 +67,7 @@ PATHS: dict[Name, FastPath] = {
     ),
     "lit": FastPath(title="LIT kernels", device="cuda", dtypes=HALF, needs=("on", "cuda", "triton")),
     "graphs": FastPath(title="CUDA graphs", device="cuda", needs=("on", "cuda"), nests=False),
-    "compiled": FastPath(title="compiled networks", device="cuda", needs=("compile", "cuda")),
+    "compiled": FastPath(title="compiled networks", device="cuda", needs=("cuda", "compile")),
 }  # fmt: skip
 
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {  # name -> whether it is met, and what to say where it is not

@@ -206,7 +206,8 @@ def check_pieces(video: object) -> None:
 def check_alike(a: Video, b: Video) -> None:
     if (a.width, a.height) != (b.width, b.height):
         raise ShapeError(
-            f"the videos differ in size: {a.width}x{a.height} and {b.width}x{b.height}; resize one of them first"
+            f"the videos differ in size: {a.width}x{a.height} and {b.width}x{b.height}; bring both to one",
+            about="size",
         )
     if len(a) != len(b):
         raise ShapeError(f"the videos differ in length: {len(a)} and {len(b)} frames; cut the longer one first")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from inlay.errors import OutputError
+from inlay.errors import OutputError, number_of
 from inlay.scale.layout import (
     DATASET,
     LAYOUT_VERSION,
@@ -126,7 +126,7 @@ class TokenizeResult:
         if self.videos_now:
             now = f" for {self.videos_now:,} videos, {self.rate:.2f} a second ({self.engine})"
         rows = [
-            ("data set", f"{self.out}, {len(d.shards):,} {d.format} shard{'s' * (len(d.shards) != 1)}"),
+            ("data set", f"{self.out}, {number_of(len(d.shards), f'{d.format} shard')}"),
             ("videos", f"{d.videos:,} tokenised, {d.quarantined:,} in quarantine"),
             (
                 "kept",

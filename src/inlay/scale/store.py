@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from inlay.errors import OutputError, UsageError, check_kind, require
-from inlay.files import PART, atomic, kind_of
+from inlay.files import PART, atomic, check_folder
 from inlay.scale.layout import JOB, SHARDS
 
 Place = str | PathLike[str]  # a path, or an address fsspec knows
@@ -150,8 +150,7 @@ class FolderStore(Store):
         self.root = Path(place.removeprefix("file://"))
 
     def prepare(self) -> None:
-        if self.root.exists() and not self.root.is_dir():
-            raise OutputError(f"{self.root}: is {kind_of(self.root) or 'a file'}; give the name of a folder")
+        check_folder(self.root)
         super().prepare()
 
     def clear(self) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inlay.errors import Terminated, require
+from inlay.errors import Terminated, number_of, require
 from inlay.train.checkpoint import (
     Checkpoint,
     explained,
@@ -105,8 +105,8 @@ def fit(
 def _plan(c: TrainConfig, videos: int, device: torch.device) -> str:
     """What is about to be done: a first step may take minutes."""
     size, parts = c.clips.size, f", in {c.accumulate} parts" if c.accumulate > 1 else ""
-    clips = f"{c.batch} clips of {c.clips.frames}x{size}x{size} from {videos:,} videos{parts}"
-    return f"{c.steps:,} steps of {clips}, on {device.type}"
+    clips = f"{number_of(c.batch, 'clip')} of {c.clips.frames}x{size}x{size} from {number_of(videos, 'video')}{parts}"
+    return f"{number_of(c.steps, 'step')} of {clips}, on {device.type}"
 
 
 class Training:

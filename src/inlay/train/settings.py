@@ -28,13 +28,8 @@ def settings_text(config: TrainConfig, task: str | None = None) -> str:
             group = owner
             lines += ["", f"[{group}]"]
         value = getattr(getattr(config, owner) if owner else config, field.name)
-        lines.append(f"{field.name} = {_toml(value)}  # {field.metadata['help']}")
+        lines.append(f"{field.name} = {json.dumps(value)}  # {field.metadata['help']}")  # as TOML has it too
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """JSON writes these as TOML does."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

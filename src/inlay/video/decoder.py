@@ -107,6 +107,8 @@ class Decoder:
             for packet in self._packets():  # so that all of the damage is told
                 self._decode(packet)
             self._ended = True
+        if self.count == 0:
+            raise VideoError(f"{self.damage}; fetch the file again")
         raise VideoError(f"{self.damage}; fetch the file again, or use what could be read", about="keep_going")
 
 

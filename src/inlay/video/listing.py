@@ -232,8 +232,9 @@ def find_videos(
     root = Path(place)
     if not root.exists():
         raise UsageError(f"{root}: no such folder or list; give a folder of videos or a text file that names some")
-    if layout == "auto" and purpose.frame_folders and _is_one_video(root, purpose):
-        listing = Listing(videos=((root.stem if root.is_file() else root.name, root),))
+    if layout == "auto" and _is_one_video(root, purpose):
+        where = root.resolve() if purpose.absolute else root
+        listing = Listing(videos=((root.stem if root.is_file() else root.name, where),))
     else:
         name = guess_layout(root, purpose) if layout == "auto" else layout
         listing = _listed(root, name, split, purpose)
@@ -254,7 +255,7 @@ def _is_one_video(path: Path, purpose: Purpose) -> bool:
     """A video file, or a folder that holds pictures and nothing else to measure."""
     if path.is_file():
         return path.suffix.lower() in purpose.suffixes
-    return is_frame_folder(path) and not videos_below(path, purpose)
+    return purpose.frame_folders and is_frame_folder(path) and not videos_below(path, purpose)
 
 
 def _listed(root: Path, name: str, split: str | None, purpose: Purpose) -> Listing:

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from inlay.errors import UsageError
+from inlay.errors import UsageError, check_kind
 from inlay.files import check_output
 
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix -> muxer
@@ -16,6 +16,7 @@ STDOUT = Path("-")
 
 def check_target(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """The path as it will be written, or the reason why not: suffix, folder, or a file that is already there."""
+    check_kind(path, (str, os.PathLike), "a video is written to a path")
     path = Path(path)
     if path == STDOUT:
         if sys.stdout.isatty():

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from inlay.errors import InlayError, UsageError, pick
+from inlay.errors import InlayError, UsageError, number_of, pick
 from inlay.masking.steps import LADDER, OWN
 from inlay.tokenizer import Tokenizer
 from inlay.web import render
@@ -239,8 +239,8 @@ class Actions:
             session.choose_tau(number, which)
         if fill in self.fills:
             session.setting(which).fill = fill
-        if step in self.steps:
-            session.choose_step(step, which)
+        if not step or step in self.steps[1:]:  # none is the model's own, also where B began with that of A
+            session.choose_step(step or None, which)
 
     def _decode(self, session: Session, which: str, fill: str, advance: Advance) -> bool:
         """False: what was decoded is no longer what is shown."""
@@ -354,7 +354,7 @@ def _told(session: Session, which: str) -> str:
     info = choice.chunks[0].info
     kept = f"{choice.curve.keep_rate:.1%} of its cells are kept at tau {choice.tau:.4g}"
     setting = f" in setting {which}" if len(session.settings) > 1 else ""
-    return f"{session.name}: {render.frames(choice)} {info.width}x{info.height}; {kept}{setting}."
+    return f"{session.name}: {number_of(choice.frames, 'frame')} {info.width}x{info.height}; {kept}{setting}."
 
 
 def _kept(choice: Choice, milliseconds: float) -> str:

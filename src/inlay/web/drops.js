@@ -1,5 +1,11 @@
 // A file dropped anywhere is taken: a browser would leave the page for it, and a box that holds one takes no other.
 
+// The kinds that a file dialogue offers first. Another is refused by the server, which says what it found in the file.
+const KINDS = { video: "video/*,.mkv,.avi,.mov,.webm,.y4m", tokens: ".inlay" };
+document.addEventListener("click", () => {
+  for (const [name, kinds] of Object.entries(KINDS)) inputOf(name)?.setAttribute("accept", kinds);
+}, true);
+
 const boxFor = (file) => (/\.inlay$/i.test(file.name) ? "tokens" : "video");
 const inputOf = (name) => document.querySelector(`#${name} input[type=file]`);
 

@@ -91,12 +91,12 @@ def _controls(actions: Actions) -> dict[str, Any]:
     with gr.Tabs():
         with gr.Tab("Clip"):
             parts["clip"] = gr.Radio(list(CLIPS), value=DEFAULT, show_label=False, container=False, elem_id="clip")
-            kinds = ["video", ".mkv", ".avi", ".mov", ".webm", ".y4m"]
             most = f"{actions.limits.max_mb:g} MB, {actions.limits.max_seconds:g} s at most"
-            parts["video"] = gr.File(label=f"or drop in a video ({most})", file_types=kinds, height=76, elem_id="video")
+            parts["video"] = gr.File(
+                label=f"or drop in a video ({most})", height=76, elem_id="video"
+            )  # any: see drops.js
         with gr.Tab("Token file"):
-            label = "Drop in a token file (.inlay)"
-            parts["tokens"] = gr.File(label=label, file_types=[".inlay"], height=76, elem_id="tokens")
+            parts["tokens"] = gr.File(label="Drop in a token file (.inlay)", height=76, elem_id="tokens")
     with gr.Group(elem_id="setting"):
         parts["which"] = gr.Radio(list(SETTINGS), value="A", label="Setting (B to compare)", elem_id="which")
         parts["preset"] = gr.Radio(list(PRESETS), value=USUAL, label="Presets", elem_id="preset")

@@ -21,11 +21,12 @@ from inlay.draw.caption import Caption
 from inlay.draw.film import film, shots
 from inlay.draw.images import data_uri, image_bytes
 from inlay.draw.lighting import DIM, EDGE, GAIN, RAMP, heat
+from inlay.errors import number_of
 from inlay.masking.steps import OWN
 from inlay.types import STEPPED, Recipe
 from inlay.video import write_video
 from inlay.video.frames import Video
-from inlay.web.session import Choice, Result, Session, Setting
+from inlay.web.session import Result, Session, Setting
 from inlay.web.sheets import Sheets
 from inlay.web.snippets import snippets
 
@@ -130,8 +131,8 @@ def table(session: Session) -> str:
     head = "".join(f"<th>{label}</th>" for label in ("setting", *_cells(*columns[0][1:])))
     body = "".join(_row(*column) for column in columns)
     choice = columns[0][1].choice
-    info = choice.chunks[0].info
-    clip = f"{frames(choice)} {info.width}x{info.height} at {float(info.fps):g} fps, mode {choice.mode}"
+    info, frames = choice.chunks[0].info, number_of(choice.frames, "frame")
+    clip = f"{frames} {info.width}x{info.height} at {float(info.fps):g} fps, mode {choice.mode}"
     times = [(f" of {name} with {FILL_NAMES[r.fill]}", r.seconds) for name, _, r in columns if r is not None]
     spent = [
         f"seconds{whose}: " + ", ".join(f"{stage} {known[stage]:.2f}" for stage in STAGES if stage in known)
@@ -139,10 +140,6 @@ def table(session: Session) -> str:
     ]
     note = f'<p class="inlay-hint">{escape("; ".join([clip, *spent]))}</p>'
     return f'<div class="inlay-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}</div>'
-
-
-def frames(choice: Choice) -> str:
-    return f"{choice.frames} frame{'' if choice.frames == 1 else 's'}"
 
 
 def _row(name: str, setting: Setting, result: Result | None) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import socket
 import sys
 import tempfile
@@ -56,23 +57,19 @@ class ServeConfig:
 def free_port(config: ServeConfig) -> int:
     """The port itself, or the reason why it cannot be had; checked before a network is loaded."""
     try:
-        infos = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(
-            f"{config.host} is not an address of this machine ({error.strerror}); try 127.0.0.1"
-        ) from error
-    family, kind, protocol, _, address = infos[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-        except OSError as error:
-            raise UsageError(
-                f"cannot listen on {config.host}:{config.port} ({error.strerror}); choose another port, or 0 for a "
-                "free one",
-                about="port",
-            ) from error
-        return probe.getsockname()[1]
+            return probe.getsockname()[1]
+    except OSError as error:
+        why = error.strerror
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(f"{config.host} is not an address of this machine ({why}); try 127.0.0.1") from error
+        raise UsageError(
+            f"cannot listen on {config.host}:{config.port} ({why}); choose another port, or 0 for a free one",
+            about="port",
+        ) from error
 
 
 @contextmanager

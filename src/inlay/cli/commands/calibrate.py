@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inlay.cli import options, paths
-from inlay.cli.screen import Screen, clips_text
-from inlay.errors import VideoError
+from inlay.cli.screen import Screen
+from inlay.errors import VideoError, number_of
 from inlay.files import atomic, portable_name
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def calibrate(
         "clips": profile.clips,
         "data": found.record(),
     }
-    count = clips_text(len(found))
+    count = number_of(len(found), "clip")
     rows = [
         ("profile", target),
         ("tau", f"{profile.tau:g}, which keeps about {at_tau[1]:.1%} of the cells of {found.name} ({count})"),

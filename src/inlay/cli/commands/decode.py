@@ -15,7 +15,7 @@ import typer
 from inlay import sandbox
 from inlay.cli import many, options, paths
 from inlay.cli.screen import Screen
-from inlay.errors import UsageError
+from inlay.errors import UsageError, number_of
 from inlay.files import made_folder
 
 MOST_MB, MOST_SECONDS = 4096, 600.0  # of an untrusted file
@@ -98,7 +98,7 @@ def decode(
             "fps": info.fps, "fill": chosen, "problems": problems, "device": str(tokenizer.device),
             "elapsed_seconds": elapsed,
         }  # fmt: skip
-        video = f"{frames} frames {info.width}x{info.height} at {float(info.fps):g} fps"
+        video = f"{number_of(frames, 'frame')} {info.width}x{info.height} at {float(info.fps):g} fps"
         took = f"{elapsed:.1f} s on {tokenizer.device}"
         rows = [("video", f"{target}, {video}"), ("fill", chosen), ("took", took)]
         return many.Result(record=record, rows=rows, line=f"{target}: {video}, {took}", notes=tuple(problems))

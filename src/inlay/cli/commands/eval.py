@@ -13,8 +13,8 @@ import typer
 
 from inlay import __version__
 from inlay.cli import options, paths
-from inlay.cli.screen import Screen, clips_text, public_command
-from inlay.errors import MissingError, UsageError, VideoError, pick
+from inlay.cli.screen import Screen, public_command
+from inlay.errors import MissingError, UsageError, VideoError, number_of, pick
 from inlay.files import made_folder
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _show(scored: Scored, metrics: tuple[str, ...], config: MeasureConfig, repor
 
     rows, data = scored.rows, scored.data
     record: dict[str, Any] = {"data": data.record(), "conventions": conventions(metrics, config), "rules": {}}
-    clips = clips_text(len(data))
+    clips = number_of(len(data), "clip")
     gone = {"left out": data.left_out, "named but not there": data.absent}
     without = "".join(f"; {len(names)} {why}" for why, names in gone.items() if names)
     lines: list[tuple[str, str]] = [("data", f"{data.name}: {clips} ({data.layout}, {data.split}){without}")]

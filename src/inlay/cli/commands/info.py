@@ -11,6 +11,7 @@ import typer
 
 from inlay.cli import many, paths
 from inlay.cli.screen import Screen, size_text
+from inlay.errors import number_of
 
 
 def info(
@@ -62,7 +63,7 @@ def thin_text(record: dict[str, Any]) -> str:
 def file_line(record: dict[str, Any]) -> str:
     """The record as one line among many."""
     return (
-        f"{record['frames']} frames {record['width']}x{record['height']}, {record['keep_rate']:.1%} kept, "
+        f"{number_of(record['frames'], 'frame')} {record['width']}x{record['height']}, {record['keep_rate']:.1%} kept, "
         f"{record['tokens']:,} tokens, {record['bytes']:,} bytes, {record['bits_per_pixel']:.4f} bits a pixel"
     )
 
@@ -72,12 +73,13 @@ def file_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     fps = float(record["fps"])
     return [
         ("file", f"{record['file']}, {size_text(record['bytes'])}"),
-        ("video", f"{record['frames']} frames {record['width']}x{record['height']} at {fps:g} fps{scale_text(record)}"),
+        ("video", f"{number_of(record['frames'], 'frame')} {record['width']}x{record['height']} at {fps:g} fps"
+                  f"{scale_text(record)}"),
         ("kept", f"{record['keep_rate']:.1%}: {record['tokens']:,} tokens of {record['cells']:,} cells, "
                  f"mode {record['streaming']}"),
         ("bits", f"{record['bits_per_pixel']:.4f} a pixel, all included"),
         ("bytes", f"values {record['value_bytes']:,}, mask {record['mask_bytes']:,}, rest {record['header_bytes']:,}, "
-                  f"in {record['chunks']} chunk{'s' if record['chunks'] != 1 else ''}"),
+                  f"in {number_of(record['chunks'], 'chunk')}"),
         ("recipe", f"{record['backbone']}, tau {record['tau']:g}, {record['criterion']}, {record['reference']}"
                    f"{thin_text(record)}, {record['precision']}{step_text(record)}, fill {record['fill']}"),
     ]  # fmt: skip

@@ -33,7 +33,8 @@ def study(
         str | None, typer.Option("--data-bench", metavar="DIR", help="TokenBench, or any videos in its place.")
     ] = None,
     page: Annotated[
-        str | None, typer.Option("--page", metavar="FILE", help="With docs: the Markdown page of results.")
+        str | None,
+        typer.Option("--page", metavar="FILE", help="With docs: the page of results.  [default: docs/results.md]"),
     ] = None,
     metrics: options.Metrics = "auto",
     tau: options.Tau = None,

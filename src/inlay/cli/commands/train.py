@@ -17,6 +17,7 @@ from inlay.cli import options
 from inlay.cli.help import PanelCommand, PanelGroup
 from inlay.cli.screen import Screen
 from inlay.errors import UsageError, pick
+from inlay.files import check_folder
 from inlay.train.config import ClipConfig, LossConfig, OptimConfig, TrainConfig, option_fields
 from inlay.train.presets import BACKBONE_PRESETS, LIT_PRESETS, TOGETHER_PRESETS, Presets
 
@@ -29,7 +30,9 @@ app = typer.Typer(cls=PanelGroup, help="Train a LIT, the embedded backbone, or b
 METAVARS: dict[Any, str | None] = {int: "N", float: "X", str: "NAME", bool: None}
 PANELS = {"": "Training", "clips": "Clips", "loss": "Loss", "optim": "Optimiser"}  # headings of the settings
 
-Data = Annotated[str, typer.Argument(metavar="VIDEOS", help="A folder of videos, or a text file that lists some.")]
+Data = Annotated[
+    str, typer.Argument(metavar="VIDEOS", help="A video, a folder of videos, or a text file that lists some.")
+]
 Run = Annotated[str, typer.Option("--run", metavar="DIR", help="The run's folder: log, checkpoints, weights.")]
 Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="Where settings not given here come from.")]
 ConfigFile = Annotated[
@@ -80,6 +83,7 @@ class TrainJob:
                 raise UsageError(
                     f"{place}: no such folder or list; give a folder of videos or a text file that names some"
                 )
+        check_folder(Path(self.run), about="run")
         if (Path(self.run) / "config.json").exists() and not self.resume:
             raise UsageError(f"{self.run} holds a run already; go on with --resume, or choose another folder")
 

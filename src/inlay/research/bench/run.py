@@ -141,7 +141,8 @@ def table(record: dict[str, Any]) -> str:
     forms = [f"<{n}" if i < 5 else f">{n}" for i, n in enumerate(widths)]
     text = ["  ".join(map(format, line, forms)).rstrip() for line in lines]
     peaks = record["peaks"]
-    best = f"{peaks['flops'] / 1e12:.3g} TFLOP/s, {peaks['bytes'] / 1e9:.4g} GB/s ({peaks['source']})"
+    quick = f" (fast paths {peaks['quick'] / 1e12:.3g})" if peaks.get("quick", 0) > peaks["flops"] else ""
+    best = f"{peaks['flops'] / 1e12:.3g} TFLOP/s{quick}, {peaks['bytes'] / 1e9:.4g} GB/s ({peaks['source']})"
     last = [f"before: {record['before']}"] if compared else []
     return "\n".join([f"{record['backbone']} on {record['device']}; at best {best}", *text, *last])
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from inlay.draw.plots import Panel, Series
+from inlay.errors import number_of
 from inlay.masking import CRITERIA, REFERENCES
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
@@ -60,7 +61,7 @@ def ablation(work: Workspace) -> Section:
     for (name, chosen), caption in zip(settings.items(), captions.values(), strict=True):
         rows = [work.quality_row(NAMES.get(v, v), found[s]) for v, s in chosen.items()]
         rows += [work.paper_row(v, q) for v, q in paper.ABLATION[name].items()]
-        tables.append(work.quality_table(f"{caption} ({data.name}, {len(data)} clips)", "Variant", rows))
+        tables.append(work.quality_table(f"{caption} ({data.name}, {number_of(len(data), 'clip')})", "Variant", rows))
     by_name = {v: found[s] for chosen in settings.values() for v, s in chosen.items()}
     found_taus = {c: work.bench.tau if s.tau is None else s.tau for c, s in settings["criterion"].items()}
     taus = ", ".join(f"{criterion} {tau:.4g}" for criterion, tau in found_taus.items())
@@ -124,7 +125,7 @@ def sweep(work: Workspace) -> Section:
             "The same fill at every threshold, nothing retrained. The thresholds are those of the paper (0.1 to 0.5) "
             f"in proportion to our tau of {work.bench.tau:.4g}; on DAVIS the paper's go from 94 % to 35 %.",
         ),
-        tables=(work.quality_table(f"Thresholds on {data.name} ({len(data)} clips)", "tau", rows),),
+        tables=(work.quality_table(f"Thresholds on {data.counted}", "tau", rows),),
         figures=(work.plot("sweep.png", "Quality against the keep rate.", panels),),
         findings=tuple(_monotone(work, ordered, metric) for metric in work.metrics),
         setup=work.setup(data),
@@ -185,7 +186,7 @@ def fill_sweep(work: Workspace) -> Section:
         name="fill-sweep",
         title="Fills across keep rates (Appendix F)",
         text=("The masks at one keep rate are the same for all fills.",),
-        tables=(work.quality_table(f"Fills on {data.name} ({len(data)} clips)", "Fill", rows),),
+        tables=(work.quality_table(f"Fills on {data.counted}", "Fill", rows),),
         figures=(work.plot("fill-sweep.png", "Fills across keep rates.", panels),),
         findings=tuple(_fill_findings(work, data, {k: found[s] for k, s in grid.items()})),
         setup=work.setup(data),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from inlay.draw.plots import Panel, Series
-from inlay.errors import MissingError
+from inlay.errors import MissingError, number_of
 from inlay.research.studies import paper
 from inlay.research.studies.codecs import CODECS
 from inlay.research.studies.datasets import DataSet
@@ -160,7 +160,7 @@ def _points(work: Workspace, role: str, data: DataSet, results: Results, metrics
         scores = [number(getattr(row, m), 2 if m == "psnr" else 3) for m in metrics]
         rows.append((word(f"published: {name}"), word("-"), number(row.bits), *scores))
     columns = ("System", "clips", "bits/pixel ↓", *(heading(m) for m in metrics))
-    return Table(caption=f"Rate and distortion on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(rows))
+    return Table(caption=f"Rate and distortion on {data.counted}", columns=columns, rows=tuple(rows))
 
 
 def _at_equal_psnr(work: Workspace, data: DataSet, results: Results, ratios: Ratios) -> Table:
@@ -176,7 +176,7 @@ def _at_equal_psnr(work: Workspace, data: DataSet, results: Results, ratios: Rat
     overall = [_overall(ratios, s) for s in systems]
     rows.append((word("mean over budgets"), word("-"), word("-"), *overall))
     columns = ("--bits", "clips", heading("psnr"), *(f"times the bits of {CODECS[s].name} ↓" for s in systems))
-    caption = f"Bits of ours at equal PSNR on {data.name} ({len(data)} clips)"
+    caption = f"Bits of ours at equal PSNR on {data.counted}"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
@@ -291,7 +291,7 @@ def _panel(role: str, data: DataSet, results: Results, metric: str) -> Panel:
     for name, rows in _published(role, metric).items():
         x, y = tuple(a for a, _ in rows), tuple(b for _, b in rows)
         series.append(Series(label=f"{name}, published", x=x, y=y))
-    title = f"{data.name}, {len(data)} clips"
+    title = f"{data.name}, {number_of(len(data), 'clip')}"
     return Panel(title=title, x_label="bits a pixel", y_label=axis(metric), series=tuple(series))
 
 

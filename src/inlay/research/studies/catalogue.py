@@ -18,7 +18,7 @@ from inlay.research.studies.opening import headline
 from inlay.research.studies.pictures import backbones, masks, token_usage, with_films
 from inlay.research.studies.quality import main
 from inlay.research.studies.records import Store, restored
-from inlay.research.studies.report import html_report, results_page
+from inlay.research.studies.report import MADE, html_report, results_page
 from inlay.research.studies.sections import Figure, Section
 from inlay.research.studies.streaming import streaming
 from inlay.research.studies.workspace import Workspace
@@ -87,8 +87,13 @@ def read_sections(store: Store) -> list[Section]:
 def write_page(store: Store, page: Path) -> Path:
     """The Markdown page of results, from the sections alone: no data, no weights."""
     sections = read_sections(store)
+    for name in set(STUDIES) - {section.name for section in sections}:
+        if (file := store.root / "sections" / f"{name}.json").exists():
+            raise UsageError(f"{file}: is damaged; run inlay study {name} again, or remove the file")
     if not sections:
         raise UsageError(f"{store.root}: no study has left a section here; run one first: inlay study main --out DIR")
+    if page.exists() and not (page.is_file() and MADE.encode() in page.read_bytes()):
+        raise UsageError(f"{page}: exists, and is no page of results; give another name", about="page")
     place = Store(page.resolve().parent)
     carried = [[_carried(f, store, place) for f in s.figures if f.file] for s in sections]
     kept = [replace(s, figures=tuple(f for f in row if f)) for s, row in zip(sections, carried, strict=True)]

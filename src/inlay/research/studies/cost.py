@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from statistics import fmean
 
+from inlay.errors import number_of
 from inlay.research.studies import paper
 from inlay.research.studies.datasets import DataSet
 from inlay.research.studies.quality import LABELS
@@ -83,7 +84,7 @@ def _cost_table(machine: str, found: dict[str, list[Record]]) -> Table:
         rows.append((word(f"paper: {label}"), word(nfe), dash, number(seconds, 2), dash, number(speed, 0), dash))
     columns = ("Rule", "NFE ↓", "fills ↓", "seconds a clip ↓", "of these: choice", "speed-up ↑", "Keep rate")
     records = next(iter(found.values()))
-    caption = f"Cost on {len(records)} clips of {records[0].data}: {machine}"
+    caption = f"Cost on {number_of(len(records), 'clip')} of {records[0].data}: {machine}"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inlay.errors import ConfigError, InlayError, VideoError
+from inlay.errors import ConfigError, InlayError, VideoError, number_of
 from inlay.video.frames import Video
 from inlay.video.listing import PICTURE_SUFFIXES, find_videos, is_frame_folder
 
@@ -88,6 +88,11 @@ class DataSet:
     def __len__(self) -> int:
         return len(self.clips)
 
+    @property
+    def counted(self) -> str:
+        """Its name and size, as captions tell them."""
+        return f"{self.name} ({number_of(len(self), 'clip')})"
+
     def first(self, limit: int) -> DataSet:
         """The first clips only; 0 means all."""
         return replace(self, clips=self.clips[:limit]) if limit else self
@@ -152,20 +157,11 @@ def open_data(
             break
         label = _legible(found)
         try:
-            frames = count_frames(path)
-            if path.suffix == ".npy":
-                _check_size(path, spec)
+            clips += _clips_of(path, label, spec)
+            used += 1
         except InlayError as error:
+            short += error.about == ("frames",)
             left_out.append(_legible(f"{label}: {error}"))
-            continue
-        count = min(spec.clips, frames // spec.span) if spec.span <= frames else 0
-        if count == 0:
-            short += 1
-            left_out.append(f"{label}: {frames} frames, a clip needs {spec.span}")
-        used += bool(count)
-        for i in range(count):
-            mark = f"@{i}" if spec.clips > 1 else ""
-            clips.append(Clip(name=label + mark, path=path, spec=spec, start=i * spec.span, bytes=_bytes(path)))
     for line in left_out:
         tell(f"left out: {line}")
     if not clips:
@@ -176,6 +172,18 @@ def open_data(
         name=_legible(label), layout=listing.layout, split=listing.split, spec=spec, clips=tuple(clips),
         left_out=tuple(left_out), absent=tuple(dict.fromkeys(listing.absent)),
     )  # fmt: skip
+
+
+def _clips_of(path: Path, name: str, spec: ClipSpec) -> list[Clip]:
+    """The clips that are cut from one video."""
+    frames = count_frames(path)
+    if path.suffix == ".npy":
+        _check_size(path, spec)
+    if frames < spec.span:
+        raise VideoError(f"{frames} frames, a clip needs {spec.span}", about="frames")
+    names = [f"{name}@{i}" if spec.clips > 1 else name for i in range(min(spec.clips, frames // spec.span))]
+    size = _bytes(path)
+    return [Clip(name=n, path=path, spec=spec, start=i * spec.span, bytes=size) for i, n in enumerate(names)]
 
 
 def _legible(name: str) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inlay.codec import Watch, encode_clip, gather, paper_clips
 from inlay.container.tokens import Tokens
-from inlay.errors import ConfigError
+from inlay.errors import ConfigError, number_of
 from inlay.masking import MaskConfig
 from inlay.measure import MeasureConfig, bits_per_pixel, count_tokens
 from inlay.measure.base import remember, short_products
@@ -112,7 +112,8 @@ class Bench:
         if device.type == "cuda":
             short = ", TF32 in the networks of metrics" if short_products() else ""
             return f"cuda ({torch.cuda.get_device_name(device)}), torch {torch.__version__}{short}"
-        return f"{device.type} ({platform.machine()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
+        threads = number_of(torch.get_num_threads(), "thread")
+        return f"{device.type} ({platform.machine()}), {threads}, torch {torch.__version__}"
 
     def fill_of(self, setting: Setting) -> str:
         return setting.fill or FILL_OF.get(setting.rule) or self.tokenizer.filler.default

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from inlay.errors import MissingError
+from inlay.errors import MissingError, number_of
 from inlay.fill import LIT_FILES
 from inlay.measure import paired_comparison
 from inlay.research.studies import paper
@@ -42,7 +42,7 @@ def flicker(work: Workspace) -> Section:
         name="flicker",
         title="Temporal flicker (Appendix G)",
         text=(
-            f"On {data.name} ({len(data)} clips) at a keep rate of {rate:.1f} %. Flicker is the mean change "
+            f"On {data.counted} at a keep rate of {rate:.1f} %. Flicker is the mean change "
             "of the error from frame to frame along the flow of the reference, on the 0..255 scale.",
             *([f"Given with --lit: {', '.join(given)}."] if given else []),
         ),
@@ -66,7 +66,7 @@ def _regions(arms: dict[str, list[Record]], clips: int) -> Table:
     for region, (before, after) in paper.FLICKER.items():
         rows.append((word(f"paper: {region}"), number(before), number(after), *_growth(before, after)))
     columns = ("Region", "backbone", "with masking", "masking adds", "in percent", "backbone's share")
-    return Table(caption=f"Flicker by region ({clips} clips)", columns=columns, rows=tuple(rows))
+    return Table(caption=f"Flicker by region ({number_of(clips, 'clip')})", columns=columns, rows=tuple(rows))
 
 
 def _mean(records: list[Record], metric: str, digits: int = 3) -> Cell:

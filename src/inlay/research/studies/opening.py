@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inlay.draw.plots import Panel
+from inlay.errors import number_of
 from inlay.research.studies.sections import Section, Table
 
 FULL, OURS = "full", "ours"  # how the rows of a table begin
@@ -36,7 +37,7 @@ def _measured(sections: Sequence[Section]) -> str:
             clips[data["name"]] = max(clips.get(data["name"], 0), len(data["clips"]))
     if not clips or not models:
         return ""
-    sets = " and ".join(f"{name} ({count} clip{'' if count == 1 else 's'})" for name, count in clips.items())
+    sets = " and ".join(f"{name} ({number_of(count, 'clip')})" for name, count in clips.items())
     studies = f", in {len(sections)} studies" if len(sections) > 1 else ""
     return f"Measured: {', '.join(models)} on {sets}{studies}."
 

@@ -170,7 +170,7 @@ def backbones(work: Workspace) -> Section:
             "Encoder statistics alone. The scores are those of a last-kept scan whose threshold equals their mean; a "
             "higher CoV (std over mean) means that one threshold tells still from moving more cleanly.",
         ),
-        tables=(Table(caption=f"Latents on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(rows)),),
+        tables=(Table(caption=f"Latents on {data.counted}", columns=columns, rows=tuple(rows)),),
         figures=(work.plot("backbones.png", "Per-channel standard deviations and scores.", _distributions(profiles)),),
         setup=work.setup(data, metrics=()),
     )
@@ -240,10 +240,11 @@ def film_rules(bench: Bench, store: Store, data: DataSet, settings: Iterable[Set
             if not (store.root / file).is_file():
                 scene = scene or bench.scene(clip)
                 outcome = bench.run(scene, setting)
-                shown = film(scene.video, outcome.video, outcome.tokens, Caption(title=clip.name))
+                caption = Caption(title=clip.name, bits_per_pixel=outcome.bits_per_pixel)
+                shown = film(scene.video, outcome.video, outcome.tokens, caption)
                 store.write_bytes(file, shown)
-            caption = f"{clip.name}, {setting.rule}: input, kept cells, reconstruction ({bench.fill_of(setting)})"
-            films.append(Figure(file=file, caption=caption))
+            beneath = f"{clip.name}, {setting.rule}: input, kept cells, reconstruction ({bench.fill_of(setting)})"
+            films.append(Figure(file=file, caption=beneath))
     return tuple(films)
 
 

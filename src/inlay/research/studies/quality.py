@@ -98,7 +98,7 @@ def main(work: Workspace) -> Section:
         rows = [work.quality_row(LABELS[rule], records) for rule, records in by_rule.items()]
         rows += [work.quality_row(f"{LABELS[s.rule]}, at the paper's keep rate", found[s]) for s in matched]
         rows += [work.paper_row(label, row) for label, row in paper.MAIN.get(role, {}).items()]
-        tables.append(work.quality_table(f"Reconstruction on {data.name} ({len(data)} clips)", "Rule", rows))
+        tables.append(work.quality_table(f"Reconstruction on {data.counted}", "Rule", rows))
         findings += [*_main_findings(data, by_rule), *_matched_findings(data, at_paper)]
         apart += paper_gap(role, data, {**by_rule, **at_paper})
     return Section(

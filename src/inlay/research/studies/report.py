@@ -12,13 +12,14 @@ from pathlib import Path
 
 from inlay.draw.images import data_uri
 from inlay.draw.plots import Panel, svg
-from inlay.errors import MissingError
+from inlay.errors import MissingError, number_of
 from inlay.research.studies.opening import headline, sentences
 from inlay.research.studies.sections import Cell, Figure, Finding, Section, Table
 
 STYLE, SCRIPT = (Path(__file__).with_name(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
 IMAGE_KINDS = {".avif": "avif", ".jpg": "jpeg", ".png": "png", ".webp": "webp"}
 OPEN_SECTIONS = 2  # more are folded
+MADE = "Made by `inlay study docs`"  # by which a page is known that may be written anew
 HEADLINE_ALT = "PSNR against the keep rate"
 EVERY_SECTION = ("version", "commit", "backbone", "tau", "fill", "device")  # what the foot says once, where all agree
 
@@ -136,10 +137,10 @@ def results_page(sections: Sequence[Section], *, figures: str = "", headline_fil
     said = " ".join(sentences(sections))
     plot = f"![{HEADLINE_ALT}]({headline_file})\n\n" if headline_file else ""
     head = (
-        f"# Results\n\n{said}\n\n{plot}Made by `inlay study docs` from the records of the studies; do not edit by "
-        "hand. Numbers in brackets are 95 % intervals. Rows that begin with `paper:` are the paper's own, with another "
-        "backbone (Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric "
-        "follows is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
+        f"# Results\n\n{said}\n\n{plot}{MADE} from the records of the studies; do not edit by hand. Numbers in "
+        "brackets are 95 % intervals. Rows that begin with `paper:` are the paper's own, with another backbone "
+        "(Cosmos-CV4x8x8) and, for TokenBench, other videos: compare relations, not values. What each metric follows "
+        "is said in [Measure](measure.md); what the studies do, in [Study](study.md).\n"
     )
     parts = [_folded(s, f"{s.markdown(figures=figures, narrow=True)}\n{_provenance(s)}") for s in sections]
     return "\n".join([head, in_short(sections), *parts])
@@ -149,7 +150,7 @@ def _folded(section: Section, text: str) -> str:
     """The heading in sight, for the menu, and the rest below it on demand."""
     heading, _, body = text.partition("\n")
     tables, figures = len(section.tables), len([f for f in section.figures if f.file])
-    counts = [f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((tables, "table"), (figures, "picture")) if n]
+    counts = [number_of(n, what) for n, what in ((tables, "table"), (figures, "picture")) if n]
     title = ", ".join(counts) or "what was found"
     return f'{heading}\n\n<details markdown="1"><summary>{title}</summary>\n{body}\n</details>\n'
 
@@ -200,7 +201,7 @@ def _failing(examined: Mapping[str, Sequence[Finding]]) -> list[str]:
 def _provenance(section: Section) -> str:
     setup = section.setup
     sets = "; ".join(
-        f"{d['name']}: {len(d['clips'])} clips of {d['spec']['frames']} frames, side {d['spec']['size']}, "
+        f"{d['name']}: {number_of(len(d['clips']), 'clip')} of {d['spec']['frames']} frames, side {d['spec']['size']}, "
         f"interval {d['spec']['interval']}, split {d['split']}"
         for d in setup.get("data", [])
     )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inlay.draw.plots import Panel, Series
-from inlay.errors import UsageError
+from inlay.errors import UsageError, number_of
 from inlay.measure import METRICS, MeasureConfig
 from inlay.measure.base import mean_interval
 from inlay.research.studies.datasets import DataSet
@@ -171,7 +171,7 @@ def missing_notes(records: Sequence[Record], metrics: Sequence[str]) -> list[str
     reasons = {metric: why for r in records for metric, why in r.reading.unavailable.items() if metric in metrics}
     lines = [f"{metric} was not measured: {why}." for metric, why in sorted(reasons.items())]
     short = Counter(pair for r in records for pair in r.reading.missing.items() if pair[0] in metrics)
-    lines += [f"{metric} is missing for {n} records: {why}." for (metric, why), n in sorted(short.items())]
+    lines += [f"{metric} is missing for {number_of(n, 'record')}: {why}." for (metric, why), n in sorted(short.items())]
     clips = Counter(name for name, _ in {(r.data, r.clip) for r in records if r.reading.features})
     lonely = [name for name, count in clips.items() if count < 2]
     return lines + [f"{m} has no value on {n}: {TOO_FEW}." for m in metrics if is_set(m) for n in lonely]
@@ -197,7 +197,7 @@ def eval_section(
     caption = "Every clip by itself: its share of kept cells and its quality."
     return Section(
         name="eval",
-        title=f"Evaluation on {data.name} ({len(data)} clips)",
+        title=f"Evaluation on {data.counted}",
         text=tuple(missing_notes([r for records in rows.values() for r in records], metrics)),
         tables=tables,
         figures=(Figure(file="", caption=caption, panels=panels),) if panels else (),
@@ -207,14 +207,14 @@ def eval_section(
 
 
 def _by_rule(rows: Rows, data: DataSet, metrics: Sequence[str], config: MeasureConfig) -> Table:
-    columns = ("Rule", "Keep rate ↓", "bits/pixel ↓", "NFE ↓", *(heading(m) for m in metrics))
+    columns = ("Rule", "Keep rate ↓", "bits/pixel ↓", "extra passes ↓", *(heading(m) for m in metrics))
     body = []
     for name, records in rows.items():
         cells = records[0].cells
         kept, bits = (rate_cell(records), bits_cell(records)) if cells else (word("-"), word("-"))
         calls = number(sum(r.nfe for r in records) / len(records), 1) if cells else word("-")
         body.append((word(name), kept, bits, calls, *(metric_cell(records, m, config) for m in metrics)))
-    return Table(caption=f"Rules on {data.name} ({len(data)} clips)", columns=columns, rows=tuple(body))
+    return Table(caption=f"Rules on {data.counted}", columns=columns, rows=tuple(body))
 
 
 def _by_clip(rows: Rows, metrics: Sequence[str]) -> Table:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from inlay.codec import EncodeConfig, Encoder
 from inlay.container.tokens import Tokens
 from inlay.draw.plots import Panel, Series
-from inlay.errors import VideoError
+from inlay.errors import VideoError, number_of
 from inlay.measure import count_tokens
 from inlay.measure.base import remember
 from inlay.research.studies import paper
@@ -71,7 +71,7 @@ def streaming(work: Workspace) -> Section:
             "The paper compares per-clip masks and the dual cache; the third row carries the "
             "backbone's own causal state on, so that the whole video has one slot 0.",
         ),
-        tables=(work.quality_table(f"Streaming on {data.name} ({len(data)} videos)", "Mode", rows),),
+        tables=(work.quality_table(f"Streaming on {data.name} ({number_of(len(data), 'video')})", "Mode", rows),),
         figures=(work.plot("streaming.png", caption, [use]),),
         findings=tuple(_findings(found)),
         setup=work.setup(data),
