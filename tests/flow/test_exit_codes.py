@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, int]] = {  # command -> what follows it -> exit code
     },
     "demo": {"--video no.mp4 --out d": 3, "--video text.mp4 --out d": 3, "--out clip.mp4": 6},
     "serve": {"--port 99999": 2, "--weights no --port 0": 5},
-    "tokenize": {"no out": 2, "text.mp4 out": 3, "clip.mp4 clip.mp4": 2, "clip.mp4 out2 --weights no": 5},
+    "tokenize": {"no out": 2, "text.mp4 out": 3, "clip.mp4 clip.mp4": 6, "clip.mp4 out2 --weights no": 5},
     "export": {"clip.mp4": 6, "d --backbone nosuch": 2},
     "backbones": {"": 0, "more": 2},
     "fetch": {"nosuch": 2},
