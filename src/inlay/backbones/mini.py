@@ -2,7 +2,7 @@
 """`mini`, the embedded backbone: pixels <-> latents, causal 4x8x8 with 48 channels, small enough for a CPU.
 
     x  [B, 3, 1+4k, H, W] ── first frame shown 4 times ── 4x4x4 blocks ── DCT ──► [B, 1+k, 192, H/4, W/4]
-       ── conv ── blocks (H/4) ── fold 2x2 ── blocks with shift (H/8) ── conv ──► z [B, 32, 1+k, H/8, W/8]
+       ── conv ── blocks (H/4) ── fold 2x2 ── blocks with shift (H/8) ── conv ──► z [B, 48, 1+k, H/8, W/8]
 
     z  ── conv ── blocks with shift (H/8) ── unfold 2x2 ── blocks with shift (H/4) ── conv ── inverse DCT ──► x
 
@@ -166,9 +166,7 @@ class MiniDecoder(nn.Module):
         self.conv_in = Conv3x3(c.channels, c.decoder_coarse)
         self.coarse = nn.ModuleList([Block(c.decoder_coarse, shift=c.shift, bits=(8, 8)) for _ in range(coarse)])
         self.up = Conv1x1(c.decoder_coarse, c.decoder_fine * FOLD**2, 1)
-        self.fine = nn.ModuleList([
-            Block(c.decoder_fine, shift=c.shift, bits=(16 if i == fine - 1 else 8, 16)) for i in range(fine)
-        ])  # fmt: skip
+        self.fine = nn.ModuleList([Block(c.decoder_fine, shift=c.shift, bits=(16, 16)) for _ in range(fine)])
         self.norm_out = ChannelNorm(c.decoder_fine)
         self.conv_out = Conv3x3(c.decoder_fine, PATCH)
         self.patch = BlockDCT()
