@@ -194,7 +194,7 @@ def test_a_new_record_changes_the_pages_and_nothing_else_does(tmp_path: Path) ->
     (tmp_path / "benchmarks" / "fills_grid_cpu_2099-01-01.json").write_text(json.dumps(newer))
     rates = record("tokenize_rate_cpu_2026-11-20.json") | {"weight_hash": SHIPPED}
     (tmp_path / "benchmarks" / "tokenize_rate_cpu_2099-01-01.json").write_text(json.dumps(rates))
-    reading = record("sparse_classifier_object_cpu_2026-11-15.json")
+    reading = record("sparse_classifier_object_cpu_2026-11-20.json")
     reading["data"] = re.sub(r"weights \w+", f"weights {SHIPPED}", reading["data"])
     (tmp_path / "benchmarks" / "sparse_classifier_object_cpu_2099-01-01.json").write_text(json.dumps(reading))
     done = fill_numbers(tmp_path, "--check")
